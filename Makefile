@@ -1,0 +1,47 @@
+# Penstock: one target for each thing a person does. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check fix docs bench-engine bench-xmin clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+setup: $(STAMP) ## make the virtual environment with everything in it
+
+run: setup ## a tour of the queue on the embedded server, which stays up until Ctrl-C
+	@$(BIN)/python examples/tour.py
+
+test: check ## check the code and run all tests
+	$(BIN)/python -m pytest -n 2
+
+check: setup ## ruff, mypy, import rules, generated files in step
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/sqldoc.py --check
+
+fix: setup ## format the code and mend what ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: setup ## write docs/reference/sql.md anew from the comments in the SQL
+	$(BIN)/python tools/sqldoc.py
+
+bench-engine: setup ## send, claim and ack against a hand-rolled queue, in one run
+	$(BIN)/python -m bench.engine
+
+bench-xmin: setup ## two minutes and more while a transaction holds back vacuum
+	$(BIN)/python -m bench.xmin
+
+clean: ## remove what make made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The benchmarks of Penstock: each is one command, with what it is compared against in the same run."""

@@ -1,0 +1,90 @@
+"""How a command reaches the database, and how it reports that it could not."""
+
+# ruff: noqa: PLC0415 - psycopg is imported by the commands that connect, so that --help is quick
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.errors import PenstockError, from_database
+from penstock.settings import redact, resolve_dsn, scrub
+
+if TYPE_CHECKING:
+    import psycopg
+
+__all__ = ["connect", "connect_or_embedded", "dsn_option", "json_option"]
+
+CONNECT_TIMEOUT_SECONDS = 10
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def dsn_option(command: Command) -> Command:
+    return click.option(
+        "--dsn",
+        metavar="DSN",
+        help="The database: postgresql://user:password@host:port/name, or key=value pairs. "
+        "Else PENSTOCK_DATABASE_URL, DATABASE_URL, or PGHOST and its like.",
+    )(command)
+
+
+def json_option(command: Command) -> Command:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+@contextmanager
+def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection of a command. What goes wrong with it becomes one line on stderr and exit code 1."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError:
+        # libpq's own message may quote a part of the password.
+        raise click.ClickException(
+            f'PostgreSQL does not understand the DSN "{redact(dsn)}": '
+            "it should read postgresql://user:password@host:port/name, or host=... dbname=..."
+        ) from None
+    if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
+        given["connect_timeout"] = CONNECT_TIMEOUT_SECONDS
+    given.setdefault("fallback_application_name", "penstock")
+    try:
+        with psycopg.connect(make_conninfo("", **given)) as connection:
+            yield connection
+    except psycopg.Error as exc:
+        error = from_database(exc)
+        raise _failure(error or exc, dsn) from None
+    except PenstockError as exc:
+        raise _failure(exc, dsn) from None
+
+
+@contextmanager
+def connect_or_embedded(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the database that is given or set, else to the embedded server."""
+    resolved = resolve_dsn(dsn, os.environ)
+    if resolved is not None:
+        with connect(resolved) as connection:
+            yield connection
+        return
+
+    from penstock.embedded import EmbeddedError, shared
+
+    click.echo("No database given: using the embedded server.", err=True)
+    try:
+        with shared() as server, connect(server.dsn()) as connection:
+            yield connection
+    except (EmbeddedError, OSError) as exc:
+        raise _failure(exc, "") from None
+
+
+def _failure(exc: Exception, dsn: str) -> click.ClickException:
+    hint = getattr(exc, "hint", None) or getattr(getattr(exc, "diag", None), "message_hint", None)
+    text = getattr(getattr(exc, "diag", None), "message_primary", None) or str(exc)
+    line = scrub((text.splitlines() or [type(exc).__name__])[0], dsn)
+    return click.ClickException(f"{line} ({hint})" if hint else line)

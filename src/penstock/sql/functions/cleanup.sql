@@ -1,0 +1,165 @@
+-- Cleanup: cancel a message, empty a queue, forget what is completed.
+
+-- Scheduled first, then ready: a message that is promoted meanwhile moves in that direction.
+create or replace function penstock.cancel_message(queue_name text, message_id bigint) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    ranks bigint[];
+    key text;
+    is_large boolean;
+begin
+    delete from penstock.scheduled s where s.queue_id = queue and s.id = message_id
+    returning s.dedup_key, s.large into key, is_large;
+    if is_large is null then
+        select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
+        for p in 0..3 loop
+            delete from penstock.ready r
+            where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1] and r.id = message_id
+            returning r.dedup_key, r.large into key, is_large;
+            exit when is_large is not null;
+        end loop;
+    end if;
+    if key is not null then
+        perform penstock._free_dedup_keys(queue, array[key], array[message_id]);
+    end if;
+    if is_large then
+        perform penstock._free_payloads(queue, array[message_id]);
+    end if;
+    return is_large is not null;
+end
+$$;
+comment on function penstock.cancel_message(text, bigint) is
+    'Takes a message out of a queue before it is delivered; false where it is not waiting there. In a long backlog it looks through the index of what waits.';
+
+create or replace function penstock._purge_queue(queue_id int) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    purged bigint := 0;
+    gone record;
+begin
+    -- One after the other, in the order in which messages move: what a claim took meanwhile is then found in active.
+    for state in 1..3 loop
+        if state = 1 then
+            with deleted as (delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large, r.dedup_key)
+            select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
+                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
+            into gone from deleted d;
+        elsif state = 2 then
+            with deleted as (delete from penstock.scheduled s where s.queue_id = queue_id returning s.id, s.large, s.dedup_key)
+            select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
+                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
+            into gone from deleted d;
+        else
+            with deleted as (delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key)
+            select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
+                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
+            into gone from deleted d;
+        end if;
+        purged := purged + coalesce(cardinality(gone.ids), 0);
+        perform penstock._free_dedup_keys(queue_id, gone.keys, gone.ids);
+        if gone.large_ids is not null then
+            perform penstock._free_payloads(queue_id, gone.large_ids);
+        end if;
+    end loop;
+    return purged;
+end
+$$;
+comment on function penstock._purge_queue(int) is 'Deletes what waits in a queue and what is leased from it.';
+
+create or replace function penstock.purge_queue(queue_name text) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+begin
+    return penstock._purge_queue(penstock._queue_id(queue_name));
+end
+$$;
+comment on function penstock.purge_queue(text) is
+    'Deletes all unfinished messages of a queue: waiting, delayed and leased. Dead letters and completed messages stay (purge_dlq, cleanup_queue_messages). Returns how many.';
+
+create or replace function penstock.purge_all_messages() returns void
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+    queue int;
+begin
+    for queue in select q.id from penstock.queues q order by q.id loop
+        perform penstock._purge_queue(queue);
+        perform penstock._purge_dead(queue, 'infinity', null);
+        delete from penstock.done d where d.queue_id = queue;
+    end loop;
+end
+$$;
+comment on function penstock.purge_all_messages() is
+    'Deletes all messages of all queues, whatever their state. Topics and queues stay.';
+
+create or replace function penstock.cleanup_queue_messages(queue_name text) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+declare
+    queue int := penstock._queue_id(queue_name);
+    removed bigint;
+begin
+    delete from penstock.done d where d.queue_id = queue;
+    get diagnostics removed = row_count;
+    return removed;
+end
+$$;
+comment on function penstock.cleanup_queue_messages(text) is
+    'Removes all completed messages of a queue. Returns how many.';
+
+create or replace function penstock.cleanup_topic_messages(topic_name text) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+declare
+    topic int;
+    removed bigint;
+begin
+    select t.id into topic from penstock.topics t where t.name = topic_name;
+    if not found then
+        perform penstock._unknown_topic(topic_name);
+    end if;
+    delete from penstock.done d where d.queue_id = any(array(select q.id from penstock.queues q where q.topic_id = topic));
+    get diagnostics removed = row_count;
+    return removed;
+end
+$$;
+comment on function penstock.cleanup_topic_messages(text) is
+    'Removes all completed messages of all queues of a topic. Returns how many.';
+
+create or replace function penstock.cleanup_expired_exclusive_queues() returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+declare
+    at timestamptz := penstock.clock();
+    removed bigint := 0;
+    queue int;
+begin
+    for queue in select q.id from penstock.queues q where q.keep_alive_until <= at order by q.id loop
+        -- Somebody may have extended or deleted it while its lock was waited for.
+        perform pg_advisory_xact_lock(1346719315, queue);
+        perform from penstock.queues q where q.id = queue and q.keep_alive_until <= at for update;
+        if found then
+            perform penstock._delete_queue(queue);
+            removed := removed + 1;
+        end if;
+    end loop;
+    return removed;
+end
+$$;
+comment on function penstock.cleanup_expired_exclusive_queues() is
+    'Deletes exclusive queues whose keep-alive has ended. maintain() does this by itself. Returns how many.';

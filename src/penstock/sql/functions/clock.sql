@@ -1,0 +1,27 @@
+-- Clock and channels: the one clock of the engine, and how waiting consumers are woken.
+
+-- The only clock. clock_timestamp(), not now(): in a long transaction a lease would be born expired.
+-- It is inlined, so it costs nothing; tests replace its body to move time.
+create or replace function penstock.clock() returns timestamptz
+language sql volatile
+as $$ select clock_timestamp() $$;
+comment on function penstock.clock() is
+    'The time that leases, due times and times to live are measured by: the clock of the database.';
+
+-- A channel name has 63 bytes at the most.
+create or replace function penstock.channel(queue_name text) returns text
+language sql immutable strict parallel safe
+as $$
+    select case
+        when octet_length('queue:' || queue_name) <= 63 then 'queue:' || queue_name
+        else 'queue:' || md5(queue_name)
+    end
+$$;
+comment on function penstock.channel(text) is
+    'The NOTIFY channel of a queue: queue:<name>, or queue:<md5 of the name> where that would be longer than 63 bytes. The payload of a notification is a message id.';
+
+create or replace function penstock._wake(queue_name text, message_id bigint) returns void
+language sql
+as $$ select pg_notify(penstock.channel(queue_name), message_id::text) $$;
+comment on function penstock._wake(text, bigint) is
+    'Wakes the consumers that wait for a queue. The last step of whatever makes messages ready.';

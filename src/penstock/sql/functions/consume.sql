@@ -1,0 +1,216 @@
+-- Consume: claim messages, with a lease on each.
+
+-- The lease grows with each attempt by the queue's factor, to 30 days at the most.
+create or replace function penstock._lease_end(at timestamptz, seconds int, backoff float8, attempt int) returns timestamptz
+language sql immutable
+as $$
+    select case
+        when backoff = 1 then at + make_interval(secs => seconds)
+        else at + make_interval(secs => least(seconds * power(backoff, least(attempt - 1, 100)), 2592000))
+    end
+$$;
+comment on function penstock._lease_end(timestamptz, int, float8, int) is 'When a lease that is taken now runs out.';
+
+-- Rows are locked first, then exactly those are deleted. The ctid of a row locked by this transaction cannot change,
+-- and ready rows are never updated. A claim takes no lock that anybody waits for, and waits for none.
+create or replace function penstock.consume_messages_batch(
+    queue_name text,
+    consumer_token text default null,
+    vt_seconds int default null,
+    batch_size int default 10
+) returns setof penstock.message
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    token text := coalesce(consumer_token, gen_random_uuid()::text);
+    missing int := batch_size;
+    queue_id int;
+    kept_until timestamptz;
+    paused timestamptz;
+    lease int;
+    backoff float8;
+    ranks bigint[];
+    swept_to timestamptz;
+    swept_all_at timestamptz;
+    rows tid[];
+    stale boolean;
+    got int;
+begin
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        perform penstock._require_read_committed('consume');
+    end if;
+    if batch_size is null or batch_size not between 1 and 10000 then
+        perform penstock._check_range('batch_size', batch_size, 1, 10000);
+    end if;
+    if vt_seconds not between 0 and 2592000 then
+        perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
+    end if;
+    if consumer_token = '' then
+        perform penstock._invalid('consumer_token must not be empty', 'null lets the server make one.');
+    end if;
+    select q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff
+    into queue_id, kept_until, paused, lease, backoff
+    from penstock.queues q where q.name = queue_name;
+    if not found or kept_until <= at then
+        perform penstock._unknown_queue(queue_name);
+    end if;
+    if paused is not null then
+        return;
+    end if;
+
+    for look in 1..2 loop
+        select f.ranks, f.swept_to, f.swept_all_at into ranks, swept_to, swept_all_at
+        from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+        for p in 0..3 loop
+            loop
+                select array_agg(k.ctid), bool_or(k.expires_at <= at) into rows, stale
+                from (
+                    select r.ctid, r.expires_at
+                    from penstock.ready r
+                    where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+                    order by r.rank, r.id limit missing for update skip locked
+                ) k;
+                exit when rows is null;
+                if stale then
+                    -- Their time to live is over: out of the way, and look again.
+                    perform penstock._expire_ready(queue_id, rows, at);
+                    continue;
+                end if;
+                return query
+                with gone as (
+                    delete from penstock.ready r where r.queue_id = queue_id and r.ctid = any(rows) returning r.*
+                )
+                insert into penstock.active as a
+                    (queue_id, id, priority, attempts, attempts_limit, large, vt, claimed_at, published_at, expires_at, tenant,
+                     token, dedup_key, headers, payload, body, errors)
+                select
+                    queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit, g.large,
+                    penstock._lease_end(at, lease, backoff, g.attempts + 1), at, g.published_at, g.expires_at, g.tenant,
+                    token, g.dedup_key, g.headers, g.payload, g.body, g.errors
+                from gone g order by g.rank, g.id
+                returning
+                    a.id, queue_name,
+                    case when a.large then (select p.payload from penstock.payloads p where p.id = a.id) else a.payload end,
+                    case when a.large then (select p.body from penstock.payloads p where p.id = a.id) else a.body end,
+                    a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, '');
+                get diagnostics got = row_count;
+                missing := missing - got;
+                exit;
+            end loop;
+            exit when missing = 0;
+        end loop;
+        exit when missing = 0 or look = 2;
+        -- Less than asked for: take back what nobody holds any more and promote what is due, then look again.
+        exit when not penstock._sweep_due(queue_id, at, swept_to, swept_all_at);
+    end loop;
+end
+$$;
+comment on function penstock.consume_messages_batch(text, text, int, int) is
+    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given.';
+
+create or replace function penstock.consume_message(
+    queue_name text,
+    consumer_token text default null,
+    vt_seconds int default null
+) returns setof penstock.message
+language plpgsql
+as $$
+begin
+    return query select * from penstock.consume_messages_batch(queue_name, consumer_token, vt_seconds, 1);
+end
+$$;
+comment on function penstock.consume_message(text, text, int) is
+    'Claims the next message; no row where there is none. See consume_messages_batch().';
+
+create or replace function penstock._expire_ready(queue_id int, rows tid[], at timestamptz) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    moved bigint;
+    keys text[];
+    ids bigint[];
+begin
+    with gone as (
+        delete from penstock.ready r
+        where r.queue_id = queue_id and r.ctid = any(rows) and r.expires_at <= at returning r.*
+    ), buried as (
+        insert into penstock.dead
+            (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+             headers, payload, body, errors, last_error)
+        select
+            queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
+            g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
+        from gone g
+    )
+    select count(*), array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null) into moved, ids, keys from gone g;
+    perform penstock._free_dedup_keys(queue_id, keys, ids);
+    return moved;
+end
+$$;
+comment on function penstock._expire_ready(int, tid[], timestamptz) is
+    'Moves locked rows of ready whose time to live is over to the dead letters.';
+
+create or replace function penstock._expire_scheduled(queue_id int, ids bigint[], at timestamptz) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    moved bigint;
+    keys text[];
+begin
+    with gone as (
+        delete from penstock.scheduled s
+        where s.queue_id = queue_id and s.id = any(ids) and s.expires_at <= at returning s.*
+    ), buried as (
+        insert into penstock.dead
+            (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+             headers, payload, body, errors, last_error)
+        select
+            queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
+            g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
+        from gone g
+    )
+    select count(*), array_agg(g.dedup_key) filter (where g.dedup_key is not null) into moved, keys from gone g;
+    perform penstock._free_dedup_keys(queue_id, keys, ids);
+    return moved;
+end
+$$;
+comment on function penstock._expire_scheduled(int, bigint[], timestamptz) is
+    'Moves locked rows of scheduled whose time to live is over to the dead letters.';
+
+create or replace function penstock._free_dedup_keys(queue_id int, keys text[], ids bigint[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    if keys is not null then
+        delete from penstock.dedup d where d.queue_id = queue_id and d.key = any(keys) and d.id = any(ids);
+    end if;
+end
+$$;
+comment on function penstock._free_dedup_keys(int, text[], bigint[]) is
+    'Frees the dedup keys of messages that are finished.';
+
+create or replace function penstock._free_payloads(queue_id int, ids bigint[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    delete from penstock.payload_references r where r.payload_id = any(ids) and r.queue_id = queue_id;
+    with shared as (
+        select i.id from unnest(ids) i(id)
+        where exists (select from penstock.payload_references r where r.payload_id = i.id order by r.payload_id limit 1)
+    ), left_behind as (
+        insert into penstock.payload_orphans (payload_id) select s.id from shared s
+    )
+    delete from penstock.payloads p where p.id = any(ids) and p.id not in (select s.id from shared s);
+end
+$$;
+comment on function penstock._free_payloads(int, bigint[]) is
+    'Lets go of large payloads for one queue, and removes those that no other queue needs.';

@@ -1,0 +1,187 @@
+-- Dead letters: look at them, bring them back, remove them.
+
+create or replace function penstock.list_dlq_messages(queue_name text default null, page_size int default null, after text default null) returns setof penstock.dead_letter
+language plpgsql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    only_queue int;
+    after_queue int := coalesce(split_part(after, ':', 1)::int, 0);
+    after_id bigint := coalesce(split_part(after, ':', 2)::bigint, 0);
+begin
+    if queue_name is not null then
+        only_queue := penstock._queue_id(queue_name);
+    end if;
+    if page_size is not null then
+        perform penstock._check_range('page_size', page_size, 1, 100000);
+    end if;
+    return query
+    select
+        q.name, d.id,
+        case when d.large then p.payload else d.payload end, case when d.large then p.body else d.body end,
+        d.attempts, d.reason, d.last_error, coalesce(d.errors, '[]'), d.moved_at, d.priority::int, nullif(d.tenant, ''), d.headers, d.published_at,
+        d.queue_id || ':' || d.id
+    from penstock.dead d
+    join penstock.queues q on q.id = d.queue_id
+    left join penstock.payloads p on d.large and p.id = d.id
+    where (d.queue_id, d.id) > (after_queue, after_id) and (only_queue is null or d.queue_id = only_queue)
+    order by d.queue_id, d.id
+    limit page_size;
+exception when invalid_text_representation or numeric_value_out_of_range then
+    perform penstock._invalid(format('after must be the cursor of a row listed before, not "%s"', after));
+end
+$$;
+comment on function penstock.list_dlq_messages(text, int, text) is
+    'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors. For the next page pass the cursor of the last row as after.';
+
+-- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting.
+create or replace function penstock._revive(queue_id int, ids bigint[], more_attempts int) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    floor_ranks bigint[] := penstock._floor(queue_id);
+    most int;
+    name text;
+    wakes boolean;
+    revived bigint;
+begin
+    select nullif(q.max_delivery_attempts, 0), q.name, q.notify into most, name, wakes from penstock.queues q where q.id = queue_id;
+    perform penstock._burn_ids(cardinality(ids));
+    insert into penstock.dedup (queue_id, key, id)
+    select queue_id, d.dedup_key, d.id from penstock.dead d
+    where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
+    on conflict do nothing;
+    with gone as (
+        delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
+    )
+    insert into penstock.ready
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
+         body, errors)
+    select
+        queue_id, g.priority,
+        coalesce(
+            penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1])
+                + row_number() over (partition by g.priority, g.tenant order by g.id),
+            nextval('penstock.message_ids')
+        ),
+        g.id, case when more_attempts is null then 0 else g.attempts end,
+        case when g.attempts + more_attempts > most then g.attempts + more_attempts end,
+        g.large, g.published_at, at + (g.expires_at - g.published_at), g.tenant,
+        (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = g.dedup_key and k.id = g.id),
+        g.headers, g.payload, g.body, g.errors
+    from gone g;
+    get diagnostics revived = row_count;
+    if revived > 0 and wakes then
+        perform penstock._wake(name, ids[1]);
+    end if;
+    return revived;
+end
+$$;
+comment on function penstock._revive(int, bigint[], int) is
+    'Brings dead letters back to ready. Their time to live starts again; a dedup key that another message took meanwhile is dropped.';
+
+create or replace function penstock.requeue_dlq_messages(queue_name text, message_ids bigint[] default null) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    ids bigint[];
+begin
+    perform penstock._lock_queue(queue);
+    if message_ids is null then
+        select array_agg(k.id) into ids
+        from (select d.id from penstock.dead d where d.queue_id = queue order by d.id for update skip locked) k;
+    else
+        select array_agg(k.id) into ids
+        from (
+            select d.id from penstock.dead d where d.queue_id = queue and d.id = any(message_ids) order by d.id for update skip locked
+        ) k;
+    end if;
+    return case when ids is null then 0 else penstock._revive(queue, ids, null) end;
+end
+$$;
+comment on function penstock.requeue_dlq_messages(text, bigint[]) is
+    'Brings dead letters back to their queue, all or those given, with their attempts starting again at 0. Returns how many.';
+
+create or replace function penstock.add_retries(queue_name text, attempts int) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    ids bigint[];
+begin
+    perform penstock._check_range('attempts', attempts, 1, 1000000);
+    perform penstock._lock_queue(queue);
+    select array_agg(k.id) into ids
+    from (
+        select d.id from penstock.dead d
+        where d.queue_id = queue and d.reason in ('expired', 'no_attempts_left') order by d.id for update skip locked
+    ) k;
+    return case when ids is null then 0 else penstock._revive(queue, ids, attempts) end;
+end
+$$;
+comment on function penstock.add_retries(text, int) is
+    'Brings back all dead letters of a queue that had no attempts left or expired, with that many attempts more. Returns how many.';
+
+create or replace function penstock.purge_dlq(queue_name text default null) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off
+as $$
+#variable_conflict use_variable
+declare
+    purged bigint := 0;
+    queue int;
+begin
+    if queue_name is not null then
+        return penstock._purge_dead(penstock._queue_id(queue_name), 'infinity', null);
+    end if;
+    for queue in select q.id from penstock.queues q order by q.id loop
+        purged := purged + penstock._purge_dead(queue, 'infinity', null);
+    end loop;
+    return purged;
+end
+$$;
+comment on function penstock.purge_dlq(text) is
+    'Deletes the dead letters of a queue, or of all. Returns how many.';
+
+create or replace function penstock._purge_dead(queue_id int, before timestamptz, most int) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    ids bigint[];
+    large_ids bigint[];
+begin
+    select array_agg(k.id) into ids
+    from (
+        select d.id from penstock.dead d
+        where d.queue_id = queue_id and d.queue_id::bigint = queue_id and d.moved_at < before
+        order by d.moved_at limit most for update skip locked
+    ) k;
+    if ids is null then
+        return 0;
+    end if;
+    with gone as (
+        delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.id, d.large
+    )
+    select array_agg(g.id) filter (where g.large) into large_ids from gone g;
+    if large_ids is not null then
+        perform penstock._free_payloads(queue_id, large_ids);
+    end if;
+    return cardinality(ids);
+end
+$$;
+comment on function penstock._purge_dead(int, timestamptz, int) is
+    'Deletes dead letters of a queue that were moved there before a time.';

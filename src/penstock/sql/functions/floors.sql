@@ -1,0 +1,134 @@
+-- Floors: where the living begin in each queue, who may enter above them, and who raises them.
+
+-- The gate that everything which enters a queue goes through: the queue's lock, shared, until the transaction ends.
+-- Taken before any row is locked and before an id is drawn for a rank: that order makes both deadlocks and ranks
+-- below the floor impossible.
+create or replace function penstock._lock_queue(queue_id int) returns void
+language sql
+as $$ select pg_advisory_xact_lock_shared(1346719315, queue_id) $$;
+comment on function penstock._lock_queue(int) is
+    'Takes the lock of a queue, shared, for the rest of the transaction: the floor stays and the queue is not deleted meanwhile.';
+
+-- To be called with the queue's lock held. Under REPEATABLE READ or SERIALIZABLE the newest floor may be invisible:
+-- null tells the caller to take fresh ids as ranks, which no floor can pass while the lock is held.
+create or replace function penstock._floor(queue_id int) returns bigint[]
+language plpgsql
+as $$
+declare
+    newest bigint[];
+begin
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        perform from penstock.queues q where q.id = _floor.queue_id for key share;
+        if not found then
+            raise exception using errcode = 'PN001', message = 'the queue was deleted meanwhile';
+        end if;
+        return null;
+    end if;
+    select f.ranks into newest
+    from penstock.floors f where f.queue_id = _floor.queue_id order by f.tick desc limit 1;
+    if not found then
+        raise exception using errcode = 'PN001', message = 'the queue was deleted meanwhile';
+    end if;
+    return newest;
+end
+$$;
+comment on function penstock._floor(int) is
+    'The newest floor of a queue, a rank for each priority; null where this transaction cannot see the newest.';
+
+-- The highest rank that a tenant waits at, or the floor: the next message of that tenant comes right behind it.
+create or replace function penstock._last_rank(queue_id int, priority smallint, tenant text, floor_rank bigint) returns bigint
+language sql stable
+as $$
+    select coalesce(
+        (
+            select r.rank from penstock.ready r
+            where r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
+                and r.priority = _last_rank.priority and r.rank > floor_rank
+            order by r.rank desc limit 1
+        ),
+        floor_rank
+    )
+$$;
+comment on function penstock._last_rank(int, smallint, text, bigint) is
+    'The last rank that a tenant waits at in a queue and priority, the floor where it waits at none.';
+
+-- Draws ids that no message gets, one for each rank that is handed out to a message which has its id already:
+-- so ranks never exceed the id sequence.
+create or replace function penstock._burn_ids(n bigint) returns void
+language sql
+as $$ select count(nextval('penstock.message_ids')) from generate_series(1, n) $$;
+comment on function penstock._burn_ids(bigint) is
+    'Advances the id sequence so that ranks given to messages that come back stay below it.';
+
+-- Exclusive lock: no writer of this queue is open, so a fresh snapshot sees every row there is. Rows that an open
+-- claim is deleting are still visible and hold the floor. It must be held until commit: a writer that entered before
+-- the new floor is visible would go below it. Busy: false, and the caller tries again later.
+create or replace function penstock._raise_floor(queue_id int) returns boolean
+language plpgsql
+set lock_timeout = '20ms'
+as $$
+declare
+    newest penstock.floors;
+    raised bigint[];
+    head bigint;
+    top bigint;
+begin
+    begin
+        perform pg_advisory_xact_lock(1346719315, queue_id);
+    exception when lock_not_available then
+        return false;
+    end;
+    select f.* into newest
+    from penstock.floors f where f.queue_id = _raise_floor.queue_id order by f.tick desc limit 1;
+    if not found then
+        return false;
+    end if;
+    select case when s.is_called then s.last_value else 0 end into top from penstock.message_ids s;
+    for p in 0..3 loop
+        select r.rank into head
+        from penstock.ready r
+        where r.queue_id = _raise_floor.queue_id and r.priority = p and r.rank >= newest.ranks[p + 1]
+        order by r.rank, r.id limit 1;
+        raised[p + 1] := greatest(newest.ranks[p + 1], coalesce(head, top));
+    end loop;
+    if raised = newest.ranks then
+        return false;
+    end if;
+    perform penstock._append_floor(newest, raised, null, null, null);
+    return true;
+end
+$$;
+comment on function penstock._raise_floor(int) is
+    'Raises the floor of a queue to its first living row, or to the last id where it is empty.';
+
+create or replace function penstock._append_floor(newest penstock.floors, ranks bigint[], swept_to timestamptz, swept_all_at timestamptz, sweep_all_after timestamptz) returns void
+language plpgsql
+as $$
+begin
+    insert into penstock.floors (queue_id, tick, previous_tick, ranks, swept_to, swept_all_at, sweep_all_after)
+    values (
+        newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks,
+        coalesce(_append_floor.swept_to, newest.swept_to),
+        coalesce(_append_floor.swept_all_at, newest.swept_all_at),
+        coalesce(_append_floor.sweep_all_after, newest.sweep_all_after)
+    );
+    -- By its exact key: a range would walk over all the ledger rows that vacuum may not remove yet.
+    delete from penstock.floors f where f.queue_id = newest.queue_id and f.tick = newest.previous_tick;
+end
+$$;
+comment on function penstock._append_floor(penstock.floors, bigint[], timestamptz, timestamptz, timestamptz) is
+    'Appends a row to the ledger of floors and removes the one before the last.';
+
+create or replace function penstock.raise_floor(queue_name text) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off
+as $$
+begin
+    perform penstock._require_read_committed('raise_floor');
+    return penstock._raise_floor(penstock._queue_id(queue_name));
+end
+$$;
+comment on function penstock.raise_floor(text) is
+    'Raises the floor of a queue now, so that claims start at the first living message. maintain() does this by itself. False where there was nothing to raise, or a publisher keeps its transaction open.';

@@ -1,0 +1,73 @@
+-- Leases: hold a message for longer.
+
+create or replace function penstock.batch_extend_message_vt(queue_name text, message_ids bigint[], token text, extension_seconds int) returns setof penstock.extended_lease
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+begin
+    perform penstock._check_range('extension_seconds', extension_seconds, 1, 2592000);
+    if message_ids is null then
+        perform penstock._invalid('no message_ids given: null', 'An empty array extends nothing.');
+    end if;
+    return query
+    update penstock.active a set vt = a.vt + make_interval(secs => extension_seconds)
+    where a.queue_id = queue and a.id = any(message_ids) and a.token = token
+    returning a.id, a.vt;
+end
+$$;
+comment on function penstock.batch_extend_message_vt(text, bigint[], text, int) is
+    'Extends the leases that a token holds on these messages by so many seconds. Returns each message that it does hold with its new vt.';
+
+create or replace function penstock.extend_message_vt(queue_name text, message_id bigint, token text, extension_seconds int) returns timestamptz
+language plpgsql
+as $$
+begin
+    return (select e.vt from penstock.batch_extend_message_vt(queue_name, array[message_id], token, extension_seconds) e);
+end
+$$;
+comment on function penstock.extend_message_vt(text, bigint, text, int) is
+    'Extends a lease by so many seconds and returns the new vt; null where the lease is not, or not any more, this token''s.';
+
+-- Rows that somebody is settling right now are passed over: they need no pulse, and nobody waits for anybody.
+create or replace function penstock.pulse(token text, vt_seconds int, queue_names text[] default null) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    held bigint := 0;
+    queue int;
+    since timestamptz;
+    ids bigint[];
+begin
+    perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
+    for queue in
+        select q.id from penstock.queues q where queue_names is null or q.name = any(queue_names) order by q.id
+    loop
+        select penstock._sweep_from(at, f.swept_to, f.swept_all_at) into since
+        from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
+        select array_agg(k.id) into ids
+        from (
+            select a.id from penstock.active a
+            where a.queue_id = queue and a.queue_id::bigint = queue and a.vt > since and a.token = token
+            order by a.vt for update skip locked
+        ) k;
+        if ids is not null then
+            update penstock.active a set vt = at + make_interval(secs => vt_seconds)
+            where a.queue_id = queue and a.id = any(ids);
+            held := held + cardinality(ids);
+        end if;
+    end loop;
+    return held;
+end
+$$;
+comment on function penstock.pulse(text, int, text[]) is
+    'A heartbeat: every message that the token holds, in all queues or those named, is leased until vt_seconds from now. Returns how many.';

@@ -1,0 +1,260 @@
+-- Maintain: what is due now and then, from however many processes.
+
+-- Partitions are made a week ahead and attached, which locks neither readers nor writers of the others.
+create or replace function penstock._add_days(at timestamptz) returns bigint
+language plpgsql
+set lock_timeout = '100ms'
+as $$
+declare
+    day date;
+    partition_name text;
+    added bigint := 0;
+begin
+    for i in 1..7 loop
+        day := (at at time zone 'UTC')::date + i;
+        partition_name := 'done_' || to_char(day, 'YYYYMMDD');
+        continue when to_regclass('penstock.' || partition_name) is not null;
+        execute format('create table penstock.%I (like penstock.done including defaults)', partition_name);
+        execute format(
+            'alter table penstock.done attach partition penstock.%I for values from (%L) to (%L)',
+            partition_name, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00'
+        );
+        added := added + 1;
+    end loop;
+    return added;
+exception when lock_not_available then
+    return 0;
+end
+$$;
+comment on function penstock._add_days(timestamptz) is 'Attaches the partitions of the coming week to done.';
+
+create or replace function penstock._drop_days(at timestamptz) returns bigint
+language plpgsql
+set lock_timeout = '100ms'
+as $$
+declare
+    longest int := coalesce((select max(q.retain_completed_seconds) from penstock.queues q), 0);
+    partition_name text;
+    dropped bigint := 0;
+begin
+    for partition_name in
+        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'penstock.done'::regclass and c.relname ~ '^done_[0-9]{8}$'
+            and (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp at time zone 'UTC' + make_interval(secs => longest) <= at
+        order by c.relname
+    loop
+        execute format('drop table penstock.%I', partition_name);
+        dropped := dropped + 1;
+    end loop;
+    return dropped;
+exception when lock_not_available then
+    return 0;
+end
+$$;
+comment on function penstock._drop_days(timestamptz) is 'Drops the days of done that no queue keeps any more.';
+
+-- For queues that keep their history for less than the longest, and for what lies in the default partition. By id:
+-- the oldest are first there, and the loop ends where they are young.
+create or replace function penstock._forget_done(queue_id int, before timestamptz) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    removed bigint := 0;
+    ids bigint[];
+begin
+    for batch in 1..100 loop
+        select array_agg(k.id) filter (where k.completed_at < before) into ids
+        from (select d.id, d.completed_at from penstock.done d where d.queue_id = queue_id order by d.id limit 1000) k;
+        exit when ids is null;
+        delete from penstock.done d where d.queue_id = queue_id and d.id = any(ids) and d.completed_at < before;
+        removed := removed + cardinality(ids);
+        exit when cardinality(ids) < 500;
+    end loop;
+    return removed;
+end
+$$;
+comment on function penstock._forget_done(int, timestamptz) is 'Removes completed messages of one queue that are kept for long enough.';
+
+create or replace function penstock._remove_orphans() returns bigint
+language plpgsql
+as $$
+declare
+    candidates bigint[];
+    removed bigint;
+begin
+    with gone as (
+        delete from penstock.payload_orphans o
+        where o.ctid = any(array(select x.ctid from penstock.payload_orphans x limit 10000 for update skip locked))
+        returning o.payload_id
+    )
+    select array_agg(distinct g.payload_id) into candidates from gone g;
+    delete from penstock.payloads p
+    where p.id = any(candidates) and not exists (select from penstock.payload_references r where r.payload_id = p.id);
+    get diagnostics removed = row_count;
+    return removed;
+end
+$$;
+comment on function penstock._remove_orphans() is 'Removes large payloads that have lost their last reference.';
+
+create or replace function penstock._upkeep(at timestamptz) returns setof penstock.maintenance_result
+language plpgsql
+as $$
+declare
+    queue record;
+    n bigint;
+begin
+    n := penstock._add_days(at);
+    if n > 0 then
+        return next ('days added', null, n)::penstock.maintenance_result;
+    end if;
+    n := penstock._drop_days(at);
+    if n > 0 then
+        return next ('days dropped', null, n)::penstock.maintenance_result;
+    end if;
+    n := penstock._remove_orphans();
+    if n > 0 then
+        return next ('payloads removed', null, n)::penstock.maintenance_result;
+    end if;
+    for queue in select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q order by q.id loop
+        n := penstock._purge_dead(queue.id, at - make_interval(secs => queue.retain_dead_seconds), 10000);
+        if n > 0 then
+            return next ('dead letters removed', queue.name, n)::penstock.maintenance_result;
+        end if;
+        n := penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds));
+        if n > 0 then
+            return next ('completed removed', queue.name, n)::penstock.maintenance_result;
+        end if;
+    end loop;
+end
+$$;
+comment on function penstock._upkeep(timestamptz) is 'The chores that are done once a minute: partitions, retention, payloads.';
+
+-- One queue's sweep. Everything is looked through when the ledger says so, which depends on what that took the last
+-- time: at most half a percent of the time, but at least once a minute.
+create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean) returns setof penstock.maintenance_result
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    started timestamptz := clock_timestamp();
+    most constant int := 1000;
+    newest penstock.floors;
+    everything boolean;
+    since timestamptz;
+    spent interval;
+    expired bigint := 0;
+    taken bigint := 0;
+    promoted bigint := 0;
+    n bigint;
+begin
+    select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    if not found or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+        return;
+    end if;
+    everything := newest.sweep_all_after is null or at >= newest.sweep_all_after;
+    since := case when everything then '-infinity' else newest.swept_to - interval '1 second' end;
+    for batch in 1..10 loop
+        n := penstock._expire(queue_id, at, since, most);
+        expired := expired + n;
+        exit when n < most;
+    end loop;
+    for batch in 1..10 loop
+        n := penstock._take_back(queue_id, at, since, most);
+        taken := taken + n;
+        exit when n < most;
+    end loop;
+    for batch in 1..10 loop
+        n := penstock._promote(queue_id, at, since, most);
+        promoted := promoted + n;
+        exit when n < most;
+    end loop;
+    if expired > 0 then
+        return next ('expired', queue_name, expired)::penstock.maintenance_result;
+    end if;
+    if taken > 0 then
+        return next ('leases taken back', queue_name, taken)::penstock.maintenance_result;
+    end if;
+    if promoted > 0 then
+        return next ('promoted', queue_name, promoted)::penstock.maintenance_result;
+        if notify then
+            perform penstock._wake(queue_name, 0);
+        end if;
+    end if;
+    spent := clock_timestamp() - started;
+    -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
+    if greatest(expired, taken, promoted) < 10 * most and (taken + promoted + expired > 0 or spent > interval '0.2 ms') then
+        perform penstock._append_floor(
+            newest, newest.ranks, at, case when everything then at end,
+            case when everything then at + least(interval '1 minute', greatest(interval '5 seconds', spent * 200)) end
+        );
+    end if;
+end
+$$;
+comment on function penstock._sweep(int, text, boolean) is
+    'Looks through one queue for leases that ran out, messages that are due and times to live that are over.';
+
+-- Other maintainers stay out meanwhile; whatever is locked is left for the next time. The floors come last, because
+-- their locks keep publishers waiting until the end of the transaction: longest unraised first, for 20 ms at the most.
+create or replace function penstock.maintain() returns setof penstock.maintenance_result
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    at timestamptz := penstock.clock();
+    queue record;
+    looked timestamptz;
+    first_raise timestamptz;
+    head bigint;
+    behind boolean;
+begin
+    perform penstock._require_read_committed('maintain');
+    if not pg_try_advisory_xact_lock(1346719315, -1) then
+        return;
+    end if;
+    update penstock.upkeep u set done_at = at where u.done_at not between at - interval '1 minute' and at;
+    if found then
+        return query select * from penstock._upkeep(at);
+    end if;
+    for queue in select q.id, q.name from penstock.queues q where q.keep_alive_until <= at order by q.id loop
+        if pg_try_advisory_xact_lock(1346719315, queue.id) then
+            perform penstock._delete_queue(queue.id);
+            return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
+        end if;
+    end loop;
+    for queue in select q.id, q.name, q.notify from penstock.queues q order by q.id loop
+        return query select * from penstock._sweep(queue.id, queue.name, queue.notify);
+    end loop;
+    for queue in
+        select q.id, q.name, f.ranks
+        from penstock.queues q
+        cross join lateral (
+            select x.ranks, x.tick from penstock.floors x where x.queue_id = q.id order by x.tick desc limit 1
+        ) f
+        order by f.tick
+    loop
+        exit when clock_timestamp() > first_raise + interval '20 ms';
+        looked := clock_timestamp();
+        behind := false;
+        for p in 0..3 loop
+            select r.rank into head
+            from penstock.ready r
+            where r.queue_id = queue.id and r.priority = p and r.rank >= queue.ranks[p + 1]
+            order by r.rank, r.id limit 1;
+            behind := behind or head > queue.ranks[p + 1];
+        end loop;
+        -- An empty queue shows no rank to rise to. Where looking took a while, it was over the dead.
+        if behind is true or clock_timestamp() > looked + interval '0.1 ms' then
+            first_raise := coalesce(first_raise, clock_timestamp());
+            if penstock._raise_floor(queue.id) then
+                return next ('floor raised', queue.name, 1)::penstock.maintenance_result;
+            end if;
+        end if;
+    end loop;
+end
+$$;
+comment on function penstock.maintain() is
+    'Does what is due, for all queues: promotes delayed messages, takes back expired leases, ends times to live, raises floors, deletes exclusive queues that ended, looks after retention. Returns what it did. Call it a few times a second, in a transaction of its own, from as many processes as you like; nothing is lost where nobody does.';

@@ -1,0 +1,399 @@
+-- Publish: messages into a topic, or to one queue past any topic.
+
+-- One queue's step of a publish, with the queue's lock held and the ids drawn after it. True: consumers may be asleep.
+-- Options that differ by message come as arrays; where none do, the arrays are null and one rank is looked up for all.
+create or replace function penstock._put(
+    queue_id int, at timestamptz, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
+    priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[],
+    alike boolean
+) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    floor_ranks bigint[] := penstock._floor(queue_id);
+    floor_rank bigint;
+    last_rank bigint;
+begin
+    if alike then
+        if due_at is not null then
+            insert into penstock.scheduled
+                (queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+            select queue_id, m.id, priority, 0, coalesce(m.large, false), due_at, at, expires_at, tenant, dedup_key, headers, m.payload, m.body
+            from unnest(ids, payloads, bodies, large) m(id, payload, body, large);
+            return false;
+        end if;
+        floor_rank := floor_ranks[priority + 1];
+        if floor_rank is not null then
+            select r.rank into last_rank
+            from penstock.ready r
+            where r.tenant = tenant and r.queue_id = queue_id and r.priority = priority and r.rank > floor_rank
+            order by r.rank desc limit 1;
+        end if;
+        insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, large, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+        select
+            queue_id, priority, coalesce(greatest(floor_rank, last_rank) + m.n, m.id), m.id, 0, coalesce(m.large, false),
+            at, expires_at, tenant, dedup_key, headers, m.payload, m.body
+        from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n);
+        -- A backlog keeps consumers awake. One that is about to be drained does not, so a short one wakes too.
+        return last_rank is null or last_rank - floor_rank < 100;
+    end if;
+
+    insert into penstock.scheduled
+        (queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+    select
+        queue_id, m.id, coalesce(m.priority, priority), 0, coalesce(m.large, false), coalesce(m.due_at, due_at), at, coalesce(m.expires_at, expires_at),
+        coalesce(m.tenant, tenant), coalesce(m.dedup_key, dedup_key), coalesce(m.headers, headers), m.payload, m.body
+    from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys)
+        m(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key)
+    where coalesce(m.due_at, due_at) > at and m.id is not null;
+    insert into penstock.ready
+        (queue_id, priority, rank, id, attempts, large, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+    select
+        queue_id, m.priority,
+        coalesce(
+            penstock._last_rank(queue_id, m.priority, m.tenant, floor_ranks[m.priority + 1])
+                + row_number() over (partition by m.priority, m.tenant order by m.n),
+            m.id
+        ),
+        m.id, 0, m.large, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
+    from (
+        select
+            x.n, x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
+            coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
+            coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
+            x.payload, x.body
+        from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
+            x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
+        where not coalesce(coalesce(x.due_at, due_at) > at, false) and x.id is not null
+    ) m;
+    return true;
+end
+$$;
+comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[], boolean) is
+    'Puts messages into one queue, into ready or scheduled, and says whether consumers should be woken.';
+
+-- Keys are taken in the order (key, queue), the same for everyone, so that two batches cannot wait for each other.
+-- A key that is held in any of the queues refuses the message in all of them.
+create or replace function penstock._take_dedup_key(queue_ids int[], dedup_key text, message_id bigint) returns bigint
+language plpgsql
+as $$
+declare
+    taken int;
+    holder bigint;
+begin
+    for i in 1..cardinality(queue_ids) loop
+        loop
+            insert into penstock.dedup (queue_id, key, id) values (queue_ids[i], dedup_key, message_id)
+            on conflict (queue_id, key) do nothing returning queue_id into taken;
+            exit when found;
+            select d.id into holder from penstock.dedup d where d.queue_id = queue_ids[i] and d.key = dedup_key;
+            if found then
+                delete from penstock.dedup d
+                where d.queue_id = any(queue_ids[1:i - 1]) and d.key = dedup_key and d.id = message_id;
+                return holder;
+            end if;
+            -- Its holder finished between the two statements: try again.
+        end loop;
+    end loop;
+    return message_id;
+end
+$$;
+comment on function penstock._take_dedup_key(int[], text, bigint) is
+    'Takes a dedup key for a message in all its queues, or returns the id of the unfinished message that holds it.';
+
+create or replace function penstock._check_lists(
+    n int, payloads jsonb[], bodies bytea[], deliver_afters timestamptz[], priorities int[], tenants text[], headers_list jsonb[],
+    ttls int[], dedup_keys text[]
+) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    wrong record;
+begin
+    select l.name, l.length into wrong
+    from (values
+        ('payloads', cardinality(payloads)), ('bodies', cardinality(bodies)), ('deliver_afters', cardinality(deliver_afters)),
+        ('priorities', cardinality(priorities)), ('tenants', cardinality(tenants)), ('headers_list', cardinality(headers_list)),
+        ('ttls', cardinality(ttls)), ('dedup_keys', cardinality(dedup_keys))
+    ) l(name, length)
+    where l.length <> n limit 1;
+    if found then
+        perform penstock._invalid(format('%s has %s elements for %s messages', wrong.name, wrong.length, n));
+    end if;
+    select m.n, m.priority, m.tenant, m.due_at, m.ttl, m.key into wrong
+    from unnest(priorities, tenants, deliver_afters, ttls, dedup_keys) with ordinality m(priority, tenant, due_at, ttl, key, n)
+    where m.priority not between 0 and 3 or m.tenant = '' or not isfinite(m.due_at) or m.ttl < 1 or m.key = ''
+    limit 1;
+    if found then
+        perform penstock._invalid(format(
+            'message %s has an option that cannot be: priority %s (0 to 3), tenant "%s" (not empty), deliver after %s (finite), ttl %s (at least 1), dedup key "%s" (not empty)',
+            wrong.n, wrong.priority, wrong.tenant, wrong.due_at, wrong.ttl, wrong.key
+        ));
+    end if;
+    select m.n, m.body is null as neither into wrong
+    from unnest(payloads, bodies) with ordinality m(payload, body, n)
+    where (m.payload is null) = (m.body is null) limit 1;
+    if found then
+        perform penstock._invalid(
+            format('message %s has %s', wrong.n, case when wrong.neither then 'neither payload nor body' else 'both payload and body' end),
+            'Give JSON as payload, or bytes as body. JSON null is written ''null''::jsonb.'
+        );
+    end if;
+end
+$$;
+comment on function penstock._check_lists(int, jsonb[], bytea[], timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Refuses batches whose lists have different lengths, or hold a value that cannot be.';
+
+-- The order of steps matters: the locks of all queues by id, then the ids, then the floors (see floors.sql).
+create or replace function penstock._publish(
+    queue_name text, queue_ids int[], payloads jsonb[], bodies bytea[], deliver_after timestamptz, priority int, tenant text,
+    headers jsonb, ttl_seconds int, dedup_key text, deliver_afters timestamptz[], priorities int[], tenants text[],
+    headers_list jsonb[], ttls int[], dedup_keys text[]
+) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    inline_limit constant int := 1500;
+    at timestamptz := penstock.clock();
+    n int := coalesce(cardinality(payloads), cardinality(bodies));
+    alike boolean := deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
+        and dedup_keys is null and dedup_key is null;
+    ids bigint[];
+    fresh bigint[];
+    large boolean[];
+    largest int := 0;
+    queue_id int;
+    name text;
+    notify boolean;
+    default_ttl int;
+    payload_limit int;
+    keyed record;
+    holder bigint;
+begin
+    if n is null then
+        perform penstock._invalid('no payloads given: null', 'An empty array publishes nothing.');
+    elsif n = 0 then
+        return '{}';
+    end if;
+    if priority is null or priority not between 0 and 3 then
+        perform penstock._check_range('priority', priority, 0, 3);
+    end if;
+    if tenant = '' then
+        perform penstock._invalid('tenant must not be empty', 'null is for messages of no tenant.');
+    end if;
+    if not isfinite(deliver_after) then
+        perform penstock._invalid(format('deliver_after must be a finite time, not %s', deliver_after));
+    end if;
+    if ttl_seconds < 1 then
+        perform penstock._check_range('ttl_seconds', ttl_seconds, 1, 2147483647);
+    end if;
+    if dedup_key = '' then
+        perform penstock._invalid('dedup_key must not be empty', 'null is for messages that need not be unique.');
+    end if;
+    if not alike or bodies is not null or array_position(payloads, null) is not null then
+        perform penstock._check_lists(n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys);
+    end if;
+    if coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
+        select max(m.size) into largest
+        from (
+            select coalesce(pg_column_size(p.payload), octet_length(p.body)) as size from unnest(payloads, bodies) p(payload, body)
+        ) m;
+    end if;
+
+    foreach queue_id in array queue_ids loop
+        perform pg_advisory_xact_lock_shared(1346719315, queue_id);
+    end loop;
+    select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
+    fresh := ids;
+    if not alike then
+        for keyed in
+            select k.n, coalesce(k.key, dedup_key) as key
+            from unnest(ids, dedup_keys) with ordinality k(id, key, n)
+            where coalesce(k.key, dedup_key) is not null
+            order by 2, 1
+        loop
+            holder := penstock._take_dedup_key(queue_ids, keyed.key, ids[keyed.n]);
+            if holder <> ids[keyed.n] then
+                ids[keyed.n] := holder;
+                fresh[keyed.n] := null;
+            end if;
+        end loop;
+    end if;
+    if largest > inline_limit then
+        with sized as materialized (
+            select m.id, m.payload, m.body
+            from unnest(fresh, payloads, bodies) m(id, payload, body)
+            where m.id is not null and coalesce(pg_column_size(m.payload), octet_length(m.body)) > inline_limit
+        ), referenced as (
+            insert into penstock.payload_references (payload_id, queue_id)
+            select s.id, q.id from sized s cross join unnest(queue_ids) q(id)
+        )
+        insert into penstock.payloads (id, payload, body)
+        select s.id, s.payload, s.body from sized s where cardinality(queue_ids) > 0;
+        select
+            array_agg(m.size > inline_limit order by m.n),
+            array_agg(case when m.size <= inline_limit then m.payload end order by m.n),
+            array_agg(case when m.size <= inline_limit then m.body end order by m.n)
+        into large, payloads, bodies
+        from (
+            select p.*, coalesce(pg_column_size(p.payload), octet_length(p.body)) as size
+            from unnest(payloads, bodies) with ordinality p(payload, body, n)
+        ) m;
+    end if;
+
+    foreach queue_id in array queue_ids loop
+        select q.name, q.notify, q.message_ttl_seconds, q.max_payload_bytes into name, notify, default_ttl, payload_limit
+        from penstock.queues q where q.id = queue_id;
+        if not found then
+            -- Deleted before its lock was ours. A topic goes on with the others.
+            continue when queue_name is null;
+            perform penstock._unknown_queue(queue_name);
+        end if;
+        if largest > payload_limit then
+            raise exception using
+                errcode = 'PN005',
+                message = format('a payload of %s bytes is over the limit of %s bytes of queue "%s"', largest, payload_limit, name),
+                hint = 'Store it elsewhere and send a reference, or raise max_payload_bytes (256000000 at the most).';
+        end if;
+        if penstock._put(
+            queue_id, at, fresh, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,
+            at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), case when deliver_after > at then deliver_after end, dedup_key,
+            priorities, tenants, headers_list,
+            case when ttls is not null then array(select at + make_interval(secs => t) from unnest(ttls) with ordinality x(t, i) order by i) end,
+            deliver_afters, dedup_keys, alike
+        ) and notify then
+            perform penstock._wake(name, ids[1]);
+        end if;
+    end loop;
+    return ids;
+end
+$$;
+comment on function penstock._publish(text, int[], jsonb[], bytea[], timestamptz, int, text, jsonb, int, text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Publishes a batch to a set of queues and returns the ids; where a dedup key is held, the id of its holder.';
+
+create or replace function penstock.publish_messages(
+    topic_name text,
+    payloads jsonb[],
+    deliver_after timestamptz default null,
+    priority int default 2,
+    tenant text default null,
+    headers jsonb default null,
+    ttl_seconds int default null,
+    bodies bytea[] default null,
+    dedup_key text default null,
+    deliver_afters timestamptz[] default null,
+    priorities int[] default null,
+    tenants text[] default null,
+    headers_list jsonb[] default null,
+    ttls int[] default null,
+    dedup_keys text[] default null
+) returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    topic int;
+    queue_ids int[];
+begin
+    select t.id into topic from penstock.topics t where t.name = topic_name;
+    if not found then
+        perform penstock._unknown_topic(topic_name);
+    end if;
+    queue_ids := array(
+        select q.id from penstock.queues q
+        where q.topic_id = topic and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
+        order by q.id
+    );
+    return query select unnest(penstock._publish(
+        null, queue_ids, payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+        deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
+    ));
+end
+$$;
+comment on function penstock.publish_messages(text, jsonb[], timestamptz, int, text, jsonb, int, bytea[], text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Publishes messages to a topic: each of its queues gets them all. Returns their ids in order. An option holds for all messages, or is given for each in the array of that option, where a null element means the common value. A message is JSON (payloads) or bytes (bodies).';
+
+create or replace function penstock.send_messages(
+    queue_name text,
+    payloads jsonb[],
+    deliver_after timestamptz default null,
+    priority int default 2,
+    tenant text default null,
+    headers jsonb default null,
+    ttl_seconds int default null,
+    bodies bytea[] default null,
+    dedup_key text default null,
+    deliver_afters timestamptz[] default null,
+    priorities int[] default null,
+    tenants text[] default null,
+    headers_list jsonb[] default null,
+    ttls int[] default null,
+    dedup_keys text[] default null
+) returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+begin
+    return query select unnest(penstock._publish(
+        queue_name, array[penstock._queue_id(queue_name)], payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+        deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
+    ));
+end
+$$;
+comment on function penstock.send_messages(text, jsonb[], timestamptz, int, text, jsonb, int, bytea[], text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Sends messages to one queue, past any topic. Options as in publish_messages().';
+
+create or replace function penstock.publish_message(
+    topic_name text,
+    payload jsonb,
+    deliver_after timestamptz default null,
+    priority int default 2,
+    tenant text default null,
+    headers jsonb default null,
+    ttl_seconds int default null,
+    body bytea default null,
+    dedup_key text default null
+) returns bigint
+language plpgsql
+as $$
+begin
+    return penstock.publish_messages(
+        topic_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority, tenant, headers,
+        ttl_seconds, case when body is not null then array[body] end, dedup_key
+    );
+end
+$$;
+comment on function penstock.publish_message(text, jsonb, timestamptz, int, text, jsonb, int, bytea, text) is
+    'Publishes a message to a topic: each of its queues gets it. Returns its id. deliver_after: not before that time. priority: 0, most urgent, to 3. tenant: whose it is; tenants share a queue fairly. ttl_seconds: to the dead letters if not done by then. body: raw bytes instead of a payload. dedup_key: while a message with that key is unfinished in any of the queues, nothing is published and its id comes back.';
+
+create or replace function penstock.send_message(
+    queue_name text,
+    payload jsonb,
+    deliver_after timestamptz default null,
+    priority int default 2,
+    tenant text default null,
+    headers jsonb default null,
+    ttl_seconds int default null,
+    body bytea default null,
+    dedup_key text default null
+) returns bigint
+language plpgsql
+as $$
+begin
+    return penstock.send_messages(
+        queue_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority, tenant, headers,
+        ttl_seconds, case when body is not null then array[body] end, dedup_key
+    );
+end
+$$;
+comment on function penstock.send_message(text, jsonb, timestamptz, int, text, jsonb, int, bytea, text) is
+    'Sends a message to one queue, past any topic. Options as in publish_message().';

@@ -1,0 +1,326 @@
+-- Queues: create, alter, pause, resume, delete and list them.
+
+create or replace function penstock._check_settings(q penstock.queues) returns void
+language plpgsql
+as $$
+begin
+    perform penstock._check_range('max_delivery_attempts', q.max_delivery_attempts, 0, 1000000);
+    perform penstock._check_range('visibility_timeout_seconds', q.visibility_timeout_seconds, 0, 2592000);
+    if q.visibility_backoff is null or not q.visibility_backoff between 1 and 100 then
+        perform penstock._invalid(format('visibility_backoff must be between 1 and 100, not %s', coalesce(q.visibility_backoff::text, 'null')));
+    end if;
+    if q.retry_delays is null or cardinality(q.retry_delays) not between 1 and 1000 or array_ndims(q.retry_delays) <> 1
+        or exists (select from unnest(q.retry_delays) d where d is null or d not between 0 and 31536000)
+    then
+        perform penstock._invalid(
+            format('retry_delays must be 1 to 1000 numbers of seconds between 0 and 31536000, not %s', coalesce(q.retry_delays::text, 'null'))
+        );
+    end if;
+    if q.message_ttl_seconds is not null then
+        perform penstock._check_range('message_ttl_seconds', q.message_ttl_seconds, 1, 2147483647);
+    end if;
+    perform penstock._check_range('retain_completed_seconds', q.retain_completed_seconds, 0, 2147483647);
+    perform penstock._check_range('retain_dead_seconds', q.retain_dead_seconds, 0, 2147483647);
+    perform penstock._check_range('max_payload_bytes', q.max_payload_bytes, 1, 256000000);
+    if q.max_active is not null then
+        perform penstock._check_range('max_active', q.max_active, 1, 1000000);
+    end if;
+    perform penstock._check_range('min_active', q.min_active, 0, 1000000);
+    if q.priority_shares is null or cardinality(q.priority_shares) <> 4 or array_ndims(q.priority_shares) <> 1
+        or (select count(*) <> 4 or sum(s) <> 100 or min(s) < 0 from unnest(q.priority_shares) s where s is not null)
+    then
+        perform penstock._invalid(
+            format('priority_shares must be four percentages that add up to 100, not %s', coalesce(q.priority_shares::text, 'null')),
+            'For example {40,30,20,10}, the most urgent priority first.'
+        );
+    end if;
+    if q.tenant_max_active is not null then
+        perform penstock._check_range('tenant_max_active', q.tenant_max_active, 1, 1000000);
+    end if;
+    if q.exclusive is null then
+        perform penstock._invalid('exclusive must be true or false, not null');
+    end if;
+    if q.notify is null then
+        perform penstock._invalid('notify must be true or false, not null');
+    end if;
+end
+$$;
+comment on function penstock._check_settings(penstock.queues) is 'Refuses settings of a queue that are out of range.';
+
+create or replace function penstock._settings(q penstock.queues) returns jsonb
+language sql stable
+as $$
+    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at}'::text[]
+        || jsonb_build_object('topic_name', (select t.name from penstock.topics t where t.id = q.topic_id))
+$$;
+comment on function penstock._settings(penstock.queues) is 'The settings of a queue by which two definitions of it are compared.';
+
+create or replace function penstock.create_queue(
+    queue_name text,
+    topic_name text default null,
+    exclusive boolean default false,
+    max_delivery_attempts int default 3,
+    keep_alive_seconds int default null,
+    visibility_timeout_seconds int default 30,
+    visibility_backoff float8 default 1.0,
+    retry_delays int[] default '{0}',
+    message_ttl_seconds int default null,
+    retain_completed_seconds int default 86400,
+    retain_dead_seconds int default 2592000,
+    max_payload_bytes int default 256000000,
+    max_active int default null,
+    min_active int default 5,
+    priority_shares int[] default '{40,30,20,10}',
+    tenant_max_active int default null,
+    notify boolean default true
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    wanted penstock.queues;
+    existing penstock.queues;
+    difference text;
+begin
+    perform penstock._check_name('queue_name', queue_name);
+    wanted.name := queue_name;
+    wanted.exclusive := exclusive;
+    wanted.max_delivery_attempts := max_delivery_attempts;
+    wanted.visibility_timeout_seconds := visibility_timeout_seconds;
+    wanted.visibility_backoff := visibility_backoff;
+    wanted.retry_delays := retry_delays;
+    wanted.message_ttl_seconds := nullif(message_ttl_seconds, 0);
+    wanted.retain_completed_seconds := retain_completed_seconds;
+    wanted.retain_dead_seconds := retain_dead_seconds;
+    wanted.max_payload_bytes := max_payload_bytes;
+    wanted.max_active := nullif(max_active, 0);
+    wanted.min_active := min_active;
+    wanted.priority_shares := priority_shares;
+    wanted.tenant_max_active := nullif(tenant_max_active, 0);
+    wanted.notify := notify;
+    perform penstock._check_settings(wanted);
+    if topic_name is not null then
+        select t.id into wanted.topic_id from penstock.topics t where t.name = topic_name for key share;
+        if not found then
+            perform penstock._unknown_topic(topic_name);
+        end if;
+    end if;
+    if exclusive then
+        perform penstock._check_range('keep_alive_seconds', coalesce(keep_alive_seconds, 300), 1, 31536000);
+        wanted.keep_alive_until := penstock.clock() + make_interval(secs => coalesce(keep_alive_seconds, 300));
+    elsif keep_alive_seconds is not null then
+        perform penstock._invalid(
+            format('keep_alive_seconds is for exclusive queues, and queue "%s" is not to be one', queue_name),
+            'Pass exclusive => true, or leave keep_alive_seconds out.'
+        );
+    end if;
+
+    loop
+        select q.* into existing from penstock.queues q where q.name = queue_name;
+        if not found then
+            insert into penstock.queues (
+                name, topic_id, exclusive, keep_alive_until, max_delivery_attempts, visibility_timeout_seconds,
+                visibility_backoff, retry_delays, message_ttl_seconds, retain_completed_seconds, retain_dead_seconds,
+                max_payload_bytes, max_active, min_active, priority_shares, tenant_max_active, notify
+            ) values (
+                wanted.name, wanted.topic_id, wanted.exclusive, wanted.keep_alive_until, wanted.max_delivery_attempts,
+                wanted.visibility_timeout_seconds, wanted.visibility_backoff, wanted.retry_delays,
+                wanted.message_ttl_seconds, wanted.retain_completed_seconds, wanted.retain_dead_seconds,
+                wanted.max_payload_bytes, wanted.max_active, wanted.min_active, wanted.priority_shares,
+                wanted.tenant_max_active, wanted.notify
+            )
+            on conflict (name) do nothing
+            returning id into wanted.id;
+            continue when not found;
+            insert into penstock.floors (queue_id, tick, ranks)
+            values (wanted.id, nextval('penstock.floor_ticks'), '{0,0,0,0}');
+            return wanted.id;
+        end if;
+        exit when existing.keep_alive_until is null or existing.keep_alive_until > penstock.clock();
+        perform penstock._delete_queue(existing.id);
+    end loop;
+
+    select string_agg(format('%s is %s, not %s', e.key, e.value, w.value), '; ' order by e.key) into difference
+    from jsonb_each(penstock._settings(existing)) e
+    join jsonb_each(penstock._settings(wanted)) w using (key)
+    where e.value <> w.value;
+    if difference is not null then
+        raise exception using
+            errcode = 'PN003',
+            message = format('queue "%s" exists with other settings: %s', queue_name, difference),
+            hint = 'alter_queue() changes the settings of a queue; its topic and exclusive stay as they were created.';
+    end if;
+    if exclusive then
+        update penstock.queues q set keep_alive_until = greatest(q.keep_alive_until, wanted.keep_alive_until)
+        where q.id = existing.id;
+    end if;
+    return existing.id;
+end
+$$;
+comment on function penstock.create_queue(text, text, boolean, int, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
+    'Creates a queue, subscribed to a topic if one is given, and returns its id. Called again with the same settings it returns the same id; with others it is an error that names the difference. An exclusive queue is temporary: it is deleted when its keep-alive (300 seconds where not given) ends.';
+
+create or replace function penstock.alter_queue(
+    queue_name text,
+    max_delivery_attempts int default null,
+    visibility_timeout_seconds int default null,
+    visibility_backoff float8 default null,
+    retry_delays int[] default null,
+    message_ttl_seconds int default null,
+    retain_completed_seconds int default null,
+    retain_dead_seconds int default null,
+    max_payload_bytes int default null,
+    max_active int default null,
+    min_active int default null,
+    priority_shares int[] default null,
+    tenant_max_active int default null,
+    notify boolean default null
+) returns void
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    altered penstock.queues;
+begin
+    select q.* into altered from penstock.queues q where q.id = penstock._queue_id(queue_name) for no key update;
+    if not found then
+        perform penstock._unknown_queue(queue_name);
+    end if;
+    altered.max_delivery_attempts := coalesce(max_delivery_attempts, altered.max_delivery_attempts);
+    altered.visibility_timeout_seconds := coalesce(visibility_timeout_seconds, altered.visibility_timeout_seconds);
+    altered.visibility_backoff := coalesce(visibility_backoff, altered.visibility_backoff);
+    altered.retry_delays := coalesce(retry_delays, altered.retry_delays);
+    altered.message_ttl_seconds := nullif(coalesce(message_ttl_seconds, altered.message_ttl_seconds), 0);
+    altered.retain_completed_seconds := coalesce(retain_completed_seconds, altered.retain_completed_seconds);
+    altered.retain_dead_seconds := coalesce(retain_dead_seconds, altered.retain_dead_seconds);
+    altered.max_payload_bytes := coalesce(max_payload_bytes, altered.max_payload_bytes);
+    altered.max_active := nullif(coalesce(max_active, altered.max_active), 0);
+    altered.min_active := coalesce(min_active, altered.min_active);
+    altered.priority_shares := coalesce(priority_shares, altered.priority_shares);
+    altered.tenant_max_active := nullif(coalesce(tenant_max_active, altered.tenant_max_active), 0);
+    altered.notify := coalesce(notify, altered.notify);
+    perform penstock._check_settings(altered);
+    update penstock.queues q set
+        max_delivery_attempts = altered.max_delivery_attempts,
+        visibility_timeout_seconds = altered.visibility_timeout_seconds,
+        visibility_backoff = altered.visibility_backoff,
+        retry_delays = altered.retry_delays,
+        message_ttl_seconds = altered.message_ttl_seconds,
+        retain_completed_seconds = altered.retain_completed_seconds,
+        retain_dead_seconds = altered.retain_dead_seconds,
+        max_payload_bytes = altered.max_payload_bytes,
+        max_active = altered.max_active,
+        min_active = altered.min_active,
+        priority_shares = altered.priority_shares,
+        tenant_max_active = altered.tenant_max_active,
+        notify = altered.notify
+    where q.id = altered.id;
+end
+$$;
+comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
+    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live.';
+
+create or replace function penstock.pause_queue(queue_name text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+begin
+    update penstock.queues q set paused_at = penstock.clock()
+    where q.id = penstock._queue_id(queue_name) and q.paused_at is null;
+end
+$$;
+comment on function penstock.pause_queue(text) is
+    'Pauses a queue: it takes messages, but consume returns nothing until resume_queue(). Leases that are held go on.';
+
+create or replace function penstock.resume_queue(queue_name text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+begin
+    update penstock.queues q set paused_at = null
+    where q.id = penstock._queue_id(queue_name) and q.paused_at is not null;
+    perform penstock._wake(queue_name, 0);
+end
+$$;
+comment on function penstock.resume_queue(text) is
+    'Lets a paused queue deliver again, and wakes its consumers (the notification carries the id 0).';
+
+create or replace function penstock.extend_queue_keep_alive(queue_name text, keep_alive_seconds int) returns timestamptz
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+declare
+    kept_until timestamptz;
+begin
+    perform penstock._check_range('keep_alive_seconds', keep_alive_seconds, 1, 31536000);
+    update penstock.queues q set keep_alive_until = penstock.clock() + make_interval(secs => keep_alive_seconds)
+    where q.id = penstock._queue_id(queue_name) and q.exclusive
+    returning q.keep_alive_until into kept_until;
+    if not found then
+        perform penstock._invalid(
+            format('queue "%s" is not exclusive: it has no keep-alive to extend', queue_name),
+            'Only queues made with exclusive => true end by themselves.'
+        );
+    end if;
+    return kept_until;
+end
+$$;
+comment on function penstock.extend_queue_keep_alive(text, int) is
+    'Keeps an exclusive queue for so many seconds from now, and returns until when.';
+
+-- The queue's lock exclusively, so that nothing enters any more; then the states in the order in which messages move
+-- (ready, scheduled, active, then where they end), so that none slips past.
+create or replace function penstock._delete_queue(queue_id int) returns void
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+begin
+    perform pg_advisory_xact_lock(1346719315, queue_id);
+    delete from penstock.ready r where r.queue_id = _delete_queue.queue_id;
+    delete from penstock.scheduled s where s.queue_id = _delete_queue.queue_id;
+    delete from penstock.active a where a.queue_id = _delete_queue.queue_id;
+    delete from penstock.dead d where d.queue_id = _delete_queue.queue_id;
+    delete from penstock.done d where d.queue_id = _delete_queue.queue_id;
+    delete from penstock.dedup d where d.queue_id = _delete_queue.queue_id;
+    with gone as (
+        delete from penstock.payload_references p where p.queue_id = _delete_queue.queue_id returning p.payload_id
+    )
+    insert into penstock.payload_orphans select g.payload_id from gone g;
+    delete from penstock.floors f where f.queue_id = _delete_queue.queue_id;
+    delete from penstock.queues q where q.id = _delete_queue.queue_id;
+end
+$$;
+comment on function penstock._delete_queue(int) is 'Deletes a queue and all that belongs to it.';
+
+create or replace function penstock.delete_queue(queue_name text) returns void
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+declare
+    queue int;
+begin
+    select q.id into queue from penstock.queues q where q.name = queue_name;
+    if not found then
+        perform penstock._unknown_queue(queue_name);
+    end if;
+    perform penstock._delete_queue(queue);
+end
+$$;
+comment on function penstock.delete_queue(text) is
+    'Deletes a queue and all its messages. It waits for open transactions that publish to the queue or hold its messages.';
+
+create or replace function penstock.list_queues() returns setof penstock.queue_settings
+language sql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+    select
+        q.id, q.name, t.name, q.exclusive, q.keep_alive_until, q.paused_at, q.created_at, q.max_delivery_attempts,
+        q.visibility_timeout_seconds, q.visibility_backoff, q.retry_delays, q.message_ttl_seconds,
+        q.retain_completed_seconds, q.retain_dead_seconds, q.max_payload_bytes, q.max_active, q.min_active,
+        q.priority_shares, q.tenant_max_active, q.notify
+    from penstock.queues q left join penstock.topics t on t.id = q.topic_id
+    order by q.name
+$$;
+comment on function penstock.list_queues() is 'All queues, by name, with their topic and every setting.';

@@ -1,0 +1,276 @@
+-- Settle: how a consumer ends what it began: ack, nack, release, reject.
+
+create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text) returns jsonb
+language sql immutable
+as $$
+    select case
+        when error is null then errors
+        when jsonb_array_length(errors) >= 10 then errors - 0
+        else coalesce(errors, '[]')
+    end || case when error is null then '[]' else jsonb_build_array(jsonb_build_object('attempt', attempt, 'at', at, 'error', error)) end
+$$;
+comment on function penstock._add_error(jsonb, int, timestamptz, text) is
+    'The error history with one more error; the last ten are kept.';
+
+create or replace function penstock._ack(queue_id int, keep boolean, message_ids bigint[], token text, results jsonb[], at timestamptz) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    ids bigint[];
+    keys text[];
+    large_ids bigint[];
+begin
+    if keep then
+        with gone as (
+            delete from penstock.active a
+            where a.queue_id = queue_id and a.id = any(message_ids) and a.token = token returning a.*
+        ), kept as (
+            insert into penstock.done
+                (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers, payload, body, errors, result)
+            select
+                queue_id, g.id, g.priority, g.attempts, at, g.claimed_at, g.published_at, g.tenant, g.token, g.headers, g.payload, g.body,
+                g.errors, results[array_position(message_ids, g.id)]
+            from gone g
+        )
+        select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large)
+        into ids, keys, large_ids from gone g;
+    else
+        with gone as (
+            delete from penstock.active a
+            where a.queue_id = queue_id and a.id = any(message_ids) and a.token = token returning a.id, a.dedup_key, a.large
+        )
+        select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large)
+        into ids, keys, large_ids from gone g;
+    end if;
+    if keys is not null then
+        perform penstock._free_dedup_keys(queue_id, keys, ids);
+    end if;
+    if large_ids is not null then
+        perform penstock._free_payloads(queue_id, large_ids);
+    end if;
+    return ids;
+end
+$$;
+comment on function penstock._ack(int, boolean, bigint[], text, jsonb[], timestamptz) is
+    'Ends messages that one token holds, and returns those that it did hold.';
+
+-- Rows are locked in the order of their ids, as in every batch call on active. Tokens are compared pair by pair: one
+-- statement for each distinct token, and mostly there is one.
+create or replace function penstock.ack_messages(queue_name text, message_ids bigint[], tokens text[], results jsonb[] default null) returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    queue_id int;
+    keep boolean;
+    held record;
+begin
+    if message_ids is null or tokens is null or cardinality(message_ids) <> cardinality(tokens)
+        or cardinality(results) <> cardinality(message_ids)
+    then
+        perform penstock._invalid(
+            format('there must be a token, and a result if any, for each message: %s ids, %s tokens, %s results',
+                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(tokens)::text, 'null'), coalesce(cardinality(results)::text, 'no'))
+        );
+    end if;
+    select q.id, q.retain_completed_seconds > 0 into queue_id, keep from penstock.queues q where q.name = queue_name;
+    if not found then
+        perform penstock._unknown_queue(queue_name);
+    end if;
+    if tokens[1] = all (tokens) then
+        return query select unnest(penstock._ack(queue_id, keep, message_ids, tokens[1], results, at));
+        return;
+    end if;
+    -- All of them first, by id: groups alone would lock in another order than a batch that holds only some of them.
+    perform from penstock.active a where a.queue_id = queue_id and a.id = any(message_ids) order by a.id for update;
+    for held in
+        select t.token, array_agg(t.id order by t.n) as ids, array_agg(t.result order by t.n) as results
+        from unnest(message_ids, tokens, results) with ordinality t(id, token, result, n)
+        group by t.token order by min(t.id)
+    loop
+        return query select unnest(penstock._ack(queue_id, keep, held.ids, held.token, held.results, at));
+    end loop;
+end
+$$;
+comment on function penstock.ack_messages(text, bigint[], text[], jsonb[]) is
+    'Marks messages as done, each with the token that holds it, in the caller''s transaction. Returns the ids of those that were held; the others have been taken back or were finished before.';
+
+create or replace function penstock.ack_message(queue_name text, message_id bigint, token text, result jsonb default null) returns boolean
+language plpgsql
+as $$
+begin
+    return exists (
+        select from penstock.ack_messages(queue_name, array[message_id], array[token], case when result is not null then array[result] end)
+    );
+end
+$$;
+comment on function penstock.ack_message(text, bigint, text, jsonb) is
+    'Marks a message as done, in the caller''s transaction; false where the lease is not, or not any more, this token''s. result is kept with the completed message.';
+
+-- With the queue's lock held. Each message goes to one of three places: dead, scheduled or ready, there in front.
+create or replace function penstock._give_back(queue_id int, ids bigint[], token text, at timestamptz, delay_seconds int, error text) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    floor_ranks bigint[] := penstock._floor(queue_id);
+    most int;
+    delays int[];
+    moved bigint;
+    ready_id bigint;
+    keys text[];
+    wakes boolean;
+    name text;
+begin
+    select nullif(q.max_delivery_attempts, 0), q.retry_delays, q.notify, q.name into most, delays, wakes, name
+    from penstock.queues q where q.id = queue_id;
+    with gone as (
+        delete from penstock.active a
+        where a.queue_id = queue_id and a.id = any(ids) and (token is null or a.token = token)
+        returning a.*
+    ), judged as (
+        select
+            g.*,
+            penstock._add_error(g.errors, g.attempts, at, error) as history,
+            case
+                when g.expires_at <= at then 'expired'
+                when g.attempts >= coalesce(g.attempts_limit, most) then 'no_attempts_left'
+            end as reason,
+            coalesce(delay_seconds, delays[least(g.attempts, cardinality(delays))]) as delay
+        from gone g
+    ), buried as (
+        insert into penstock.dead
+            (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+             headers, payload, body, errors, last_error)
+        select
+            queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, j.reason, at, j.published_at, j.expires_at, j.tenant,
+            j.dedup_key, j.headers, j.payload, j.body, j.history, j.history -> -1 ->> 'error'
+        from judged j where j.reason is not null
+    ), delayed as (
+        insert into penstock.scheduled
+            (queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload,
+             body, errors)
+        select
+            queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, at + make_interval(secs => j.delay), j.published_at,
+            j.expires_at, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
+        from judged j where j.reason is null and j.delay > 0
+    ), returned as (
+        insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
+             body, errors)
+        select
+            queue_id, j.priority, coalesce(floor_ranks[j.priority + 1], nextval('penstock.message_ids')), j.id, j.attempts, j.attempts_limit,
+            j.large, j.published_at, j.expires_at, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
+        from judged j where j.reason is null and j.delay = 0
+    )
+    select
+        count(*), min(j.id) filter (where j.reason is null and j.delay = 0),
+        array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null)
+    into moved, ready_id, keys from judged j;
+    perform penstock._free_dedup_keys(queue_id, keys, ids);
+    if ready_id is not null and wakes then
+        perform penstock._wake(name, ready_id);
+    end if;
+    return moved;
+end
+$$;
+comment on function penstock._give_back(int, bigint[], text, timestamptz, int, text) is
+    'Ends an attempt that failed: to the dead letters where it was the last, else to the next attempt by the retry policy.';
+
+create or replace function penstock.nack_message(queue_name text, message_id bigint, token text, delay_seconds int default null, error text default null) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    queue_id int := penstock._queue_id(queue_name);
+begin
+    if delay_seconds is not null then
+        perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
+    end if;
+    if token is null then
+        return false;
+    end if;
+    perform penstock._lock_queue(queue_id);
+    return penstock._give_back(queue_id, array[message_id], token, penstock.clock(), delay_seconds, error) > 0;
+end
+$$;
+comment on function penstock.nack_message(text, bigint, text, int, text) is
+    'Gives a message back after a failed attempt: it is delivered again after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. error is added to its history. False where the lease is not this token''s.';
+
+create or replace function penstock.release_message(queue_name text, message_id bigint, token text) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    floor_ranks bigint[];
+begin
+    perform penstock._lock_queue(queue);
+    floor_ranks := penstock._floor(queue);
+    with gone as (
+        delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
+    )
+    insert into penstock.ready
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
+         body, errors)
+    select
+        queue, g.priority, coalesce(floor_ranks[g.priority + 1], nextval('penstock.message_ids')), g.id, g.attempts - 1, g.attempts_limit,
+        g.large, g.published_at, g.expires_at, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+    from gone g;
+    if not found then
+        return false;
+    end if;
+    if (select q.notify from penstock.queues q where q.id = queue) then
+        perform penstock._wake(queue_name, message_id);
+    end if;
+    return true;
+end
+$$;
+comment on function penstock.release_message(text, bigint, text) is
+    'Gives a message back that was never begun: it is ready at once, in front, and the attempt is not counted. False where the lease is not this token''s.';
+
+create or replace function penstock.reject_message(queue_name text, message_id bigint, token text, error text default null) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    queue int := penstock._queue_id(queue_name);
+    key text;
+begin
+    with gone as (
+        delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
+    )
+    insert into penstock.dead as d
+        (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+         headers, payload, body, errors, last_error)
+    select
+        queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.tenant,
+        g.dedup_key, g.headers, g.payload, g.body, penstock._add_error(g.errors, g.attempts, at, error),
+        penstock._add_error(g.errors, g.attempts, at, error) -> -1 ->> 'error'
+    from gone g
+    returning d.dedup_key into key;
+    if not found then
+        return false;
+    end if;
+    if key is not null then
+        perform penstock._free_dedup_keys(queue, array[key], array[message_id]);
+    end if;
+    return true;
+end
+$$;
+comment on function penstock.reject_message(text, bigint, text, text) is
+    'Moves a message to the dead letters now, reason failed: an attempt that need not be repeated. False where the lease is not this token''s.';

@@ -1,0 +1,147 @@
+-- Sweep: leases that ran out, messages that are due, times to live that are over.
+
+-- A little before where the last sweep looked to, or everything where nobody has looked at everything for a while:
+-- what was committed after its time had passed lies below.
+create or replace function penstock._sweep_from(at timestamptz, swept_to timestamptz, swept_all_at timestamptz) returns timestamptz
+language sql immutable
+as $$
+    select case when swept_all_at > at - interval '90 seconds' then swept_to - interval '1 second' else '-infinity' end
+$$;
+comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) is
+    'The time from which on leases and due times have to be looked through.';
+
+-- What a consume does that found too little. Probes first, without a lock: mostly there is nothing. The queue's lock
+-- is only tried for, since the caller holds rows: waiting here could wait for whoever deletes the queue.
+create or replace function penstock._sweep_due(queue_id int, at timestamptz, swept_to timestamptz, swept_all_at timestamptz) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    since timestamptz := penstock._sweep_from(at, swept_to, swept_all_at);
+    found_one boolean;
+begin
+    select true into found_one
+    from penstock.active a
+    where a.queue_id = queue_id and a.queue_id::bigint = queue_id and a.vt > since and a.vt <= at
+    order by a.vt limit 1;
+    if found_one is null then
+        select true into found_one
+        from penstock.scheduled s
+        where s.queue_id = queue_id and s.queue_id::bigint = queue_id and s.due_at > since and s.due_at <= at
+        order by s.due_at limit 1;
+    end if;
+    if found_one is null or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+        return false;
+    end if;
+    return penstock._take_back(queue_id, at, since, 1000) + penstock._promote(queue_id, at, since, 1000) > 0;
+end
+$$;
+comment on function penstock._sweep_due(int, timestamptz, timestamptz, timestamptz) is
+    'Takes back expired leases and promotes due messages of one queue; true where anything moved.';
+
+-- With the queue's lock held.
+create or replace function penstock._take_back(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    ids bigint[];
+begin
+    select array_agg(k.id) into ids
+    from (
+        select a.id
+        from penstock.active a
+        where a.queue_id = queue_id and a.queue_id::bigint = queue_id and a.vt > since and a.vt <= at
+        order by a.vt limit most for update skip locked
+    ) k;
+    if ids is null then
+        return 0;
+    end if;
+    perform penstock._give_back(queue_id, ids, null, at, null, 'the lease ran out');
+    return cardinality(ids);
+end
+$$;
+comment on function penstock._take_back(int, timestamptz, timestamptz, int) is
+    'Takes back messages whose lease ran out: to the next attempt, or to the dead letters.';
+
+-- With the queue's lock held. A message that was only delayed comes in as a new one; one that is retried, in front.
+create or replace function penstock._promote(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    floor_ranks bigint[];
+    ids bigint[];
+    stale boolean;
+begin
+    select array_agg(k.id), bool_or(k.expires_at <= at) into ids, stale
+    from (
+        select s.id, s.expires_at
+        from penstock.scheduled s
+        where s.queue_id = queue_id and s.queue_id::bigint = queue_id and s.due_at > since and s.due_at <= at
+        order by s.due_at limit most for update skip locked
+    ) k;
+    if ids is null then
+        return 0;
+    end if;
+    if stale then
+        perform penstock._expire_scheduled(queue_id, ids, at);
+    end if;
+    floor_ranks := penstock._floor(queue_id);
+    perform penstock._burn_ids(cardinality(ids));
+    with gone as (
+        delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
+    )
+    insert into penstock.ready
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
+         body, errors)
+    select
+        queue_id, g.priority,
+        case
+            when g.attempts > 0 then floor_ranks[g.priority + 1]
+            else penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1])
+                + row_number() over (partition by g.priority, g.tenant, g.attempts = 0 order by g.due_at, g.id)
+        end,
+        g.id, g.attempts, g.attempts_limit, g.large, g.published_at, g.expires_at, g.tenant, g.dedup_key, g.headers, g.payload,
+        g.body, g.errors
+    from gone g;
+    return cardinality(ids);
+end
+$$;
+comment on function penstock._promote(int, timestamptz, timestamptz, int) is
+    'Moves messages that are due from scheduled to ready.';
+
+create or replace function penstock._expire(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    rows tid[];
+    ids bigint[];
+    moved bigint := 0;
+begin
+    select array_agg(k.ctid) into rows
+    from (
+        select r.ctid
+        from penstock.ready r
+        where r.queue_id = queue_id and r.queue_id::bigint = queue_id and r.expires_at > since and r.expires_at <= at
+        order by r.expires_at limit most for update skip locked
+    ) k;
+    if rows is not null then
+        moved := penstock._expire_ready(queue_id, rows, at);
+    end if;
+    select array_agg(k.id) into ids
+    from (
+        select s.id
+        from penstock.scheduled s
+        where s.queue_id = queue_id and s.queue_id::bigint = queue_id and s.expires_at > since and s.expires_at <= at
+        order by s.expires_at limit most for update skip locked
+    ) k;
+    if ids is not null then
+        moved := moved + penstock._expire_scheduled(queue_id, ids, at);
+    end if;
+    return moved;
+end
+$$;
+comment on function penstock._expire(int, timestamptz, timestamptz, int) is
+    'Moves waiting messages whose time to live is over to the dead letters.';

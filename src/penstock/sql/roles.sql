@@ -1,0 +1,129 @@
+-- Roles: which role may call what. The one place that says so; nobody has a privilege on a table.
+--
+-- penstock_admin may call everything here and is a member of the other three. A function whose name begins with an
+-- underscore is internal: no role may call it. Whoever installs without the right to create roles gets the grants to
+-- those that exist; roles belong to the whole server, so another database may be creating them at this moment.
+do $roles$
+declare
+    roles constant text[] := array['penstock_publisher', 'penstock_consumer', 'penstock_viewer', 'penstock_admin'];
+    callable constant text[] := array[
+        -- function                         role (besides penstock_admin)
+        ['publish_message',                 'penstock_publisher'],
+        ['publish_messages',                'penstock_publisher'],
+        ['send_message',                    'penstock_publisher'],
+        ['send_messages',                   'penstock_publisher'],
+        ['cancel_message',                  'penstock_publisher'],
+
+        ['consume_message',                 'penstock_consumer'],
+        ['consume_messages_batch',          'penstock_consumer'],
+        ['ack_message',                     'penstock_consumer'],
+        ['ack_messages',                    'penstock_consumer'],
+        ['nack_message',                    'penstock_consumer'],
+        ['release_message',                 'penstock_consumer'],
+        ['reject_message',                  'penstock_consumer'],
+        ['extend_message_vt',               'penstock_consumer'],
+        ['batch_extend_message_vt',         'penstock_consumer'],
+        ['pulse',                           'penstock_consumer'],
+        ['channel',                         'penstock_consumer'],
+        ['extend_queue_keep_alive',         'penstock_consumer'],
+        ['maintain',                        'penstock_consumer'],
+
+        ['list_topics',                     'penstock_viewer'],
+        ['list_queues',                     'penstock_viewer'],
+        ['get_queue_statistics',            'penstock_viewer'],
+        ['list_messages',                   'penstock_viewer'],
+        ['list_dlq_messages',               'penstock_viewer'],
+        ['get_message',                     'penstock_viewer'],
+        ['explain_delivery',                'penstock_viewer'],
+
+        ['create_topic',                    'penstock_admin'],
+        ['delete_topic',                    'penstock_admin'],
+        ['create_queue',                    'penstock_admin'],
+        ['alter_queue',                     'penstock_admin'],
+        ['delete_queue',                    'penstock_admin'],
+        ['pause_queue',                     'penstock_admin'],
+        ['resume_queue',                    'penstock_admin'],
+        ['requeue_dlq_messages',            'penstock_admin'],
+        ['add_retries',                     'penstock_admin'],
+        ['purge_dlq',                       'penstock_admin'],
+        ['purge_queue',                     'penstock_admin'],
+        ['purge_all_messages',              'penstock_admin'],
+        ['cleanup_queue_messages',          'penstock_admin'],
+        ['cleanup_topic_messages',          'penstock_admin'],
+        ['cleanup_expired_exclusive_queues', 'penstock_admin'],
+        ['raise_floor',                     'penstock_admin'],
+
+        -- harmless, and every client asks for the version before anything else
+        ['clock',                           'penstock_publisher'],
+        ['clock',                           'penstock_consumer'],
+        ['clock',                           'penstock_viewer'],
+        ['schema_version',                  'penstock_publisher'],
+        ['schema_version',                  'penstock_consumer'],
+        ['schema_version',                  'penstock_viewer']
+    ];
+    role_name text;
+    function_id regprocedure;
+    wrong text;
+begin
+    -- The list is complete, or nothing is installed.
+    select string_agg(distinct callable[i][1], ', ') into wrong
+    from generate_subscripts(callable, 1) as i
+    where not exists (
+        select from pg_proc p where p.pronamespace = 'penstock'::regnamespace and p.proname = callable[i][1]
+    );
+    if wrong is not null then
+        raise exception 'roles.sql lists functions that do not exist: %', wrong;
+    end if;
+    select string_agg(distinct p.proname, ', ') into wrong
+    from pg_proc p
+    where p.pronamespace = 'penstock'::regnamespace
+        and not starts_with(p.proname, '_')
+        and p.proname <> all (callable[:][1:1]);
+    if wrong is not null then
+        raise exception 'roles.sql does not list these functions: %', wrong;
+    end if;
+
+    foreach role_name in array roles loop
+        begin
+            if not exists (select from pg_roles where rolname = role_name) then
+                execute format('create role %I', role_name);
+            end if;
+        exception when insufficient_privilege or duplicate_object or unique_violation then
+            null;
+        end;
+    end loop;
+
+    for role_name in
+        select member.rolname
+        from pg_roles member, pg_roles admin
+        where member.rolname = any (roles)
+            and admin.rolname = 'penstock_admin'
+            and not pg_has_role(admin.oid, member.oid, 'member')
+    loop
+        begin
+            execute format('grant %I to penstock_admin', role_name);
+        -- An internal_error is "tuple concurrently updated": another database has just granted the same.
+        exception when insufficient_privilege or unique_violation or internal_error then
+            null;
+        end;
+    end loop;
+
+    revoke all on all routines in schema penstock from public;
+    for role_name in select rolname from pg_roles where rolname = any (roles) order by rolname loop
+        execute format('grant usage on schema penstock to %I', role_name);
+        execute format('revoke all on all routines in schema penstock from %I', role_name);
+        for function_id in
+            select p.oid
+            from pg_proc p
+            where p.pronamespace = 'penstock'::regnamespace
+                and exists (
+                    select from generate_subscripts(callable, 1) as i
+                    where callable[i][1] = p.proname and role_name in (callable[i][2], 'penstock_admin')
+                )
+            order by p.oid::regprocedure::text
+        loop
+            execute format('grant execute on routine %s to %I', function_id, role_name);
+        end loop;
+    end loop;
+end
+$roles$;

@@ -1,0 +1,342 @@
+-- The core: configuration, one table for each state of a message, and what keeps their readers off the dead.
+
+create table penstock.topics (
+    id int generated always as identity primary key,
+    name text not null unique check (char_length(name) between 1 and 255),
+    created_at timestamptz not null default clock_timestamp()
+);
+comment on table penstock.topics is 'Channels to publish to. A message goes to every queue of its topic.';
+
+create table penstock.queues (
+    id int generated always as identity primary key,
+    name text not null unique check (char_length(name) between 1 and 255),
+    topic_id int references penstock.topics (id),
+    exclusive boolean not null default false,
+    keep_alive_until timestamptz,
+    paused_at timestamptz,
+    created_at timestamptz not null default clock_timestamp(),
+    max_delivery_attempts int not null default 3,
+    visibility_timeout_seconds int not null default 30,
+    visibility_backoff float8 not null default 1.0,
+    retry_delays int[] not null default '{0}',
+    message_ttl_seconds int,
+    retain_completed_seconds int not null default 86400,
+    retain_dead_seconds int not null default 2592000,
+    max_payload_bytes int not null default 256000000,
+    max_active int,
+    min_active int not null default 5,
+    priority_shares int[] not null default '{40,30,20,10}',
+    tenant_max_active int,
+    notify boolean not null default true
+);
+create index queues_topic on penstock.queues (topic_id);
+comment on table penstock.queues is 'Queues and their settings. Read on every call, written only by create, alter, pause, resume and delete.';
+comment on column penstock.queues.max_delivery_attempts is
+    'Deliveries before a message goes to the dead letters; 0: no limit.';
+comment on column penstock.queues.visibility_timeout_seconds is
+    'How long a lease runs when the consumer does not say.';
+comment on column penstock.queues.visibility_backoff is
+    'The lease grows by this factor with each attempt (1.0 to 100.0); never beyond 30 days.';
+comment on column penstock.queues.retry_delays is
+    'Seconds before the 2nd, 3rd, ... attempt; the last one repeats.';
+comment on column penstock.queues.message_ttl_seconds is
+    'A message not finished so long after it was published goes to the dead letters as expired; null: never.';
+comment on column penstock.queues.retain_completed_seconds is
+    'How long completed messages are kept at least; 0 keeps nothing.';
+comment on column penstock.queues.retain_dead_seconds is
+    'How long dead letters are kept.';
+comment on column penstock.queues.max_payload_bytes is
+    'The largest payload or body that the queue takes, as stored.';
+comment on column penstock.queues.max_active is
+    'At most so many messages are active at once; null: no limit.';
+comment on column penstock.queues.min_active is
+    'Places that each priority gets at least where max_active allows.';
+comment on column penstock.queues.priority_shares is
+    'Percent of max_active for the priorities 0 to 3.';
+comment on column penstock.queues.tenant_max_active is
+    'At most so many messages of one tenant are ready or active; null: no limit.';
+comment on column penstock.queues.notify is
+    'Whether a publish wakes waiting consumers by NOTIFY.';
+
+-- One id for each published message, the same in every queue it fans out to. Ranks never exceed it.
+create sequence penstock.message_ids as bigint;
+
+-- The floor of a queue: below ranks[priority + 1] no row of that priority exists in ready, or ever will.
+-- A ledger: the newest tick counts, rows are appended and removed, never updated. A queue always has a row.
+create sequence penstock.floor_ticks as bigint;
+create table penstock.floors (
+    queue_id int not null,
+    tick bigint not null,
+    previous_tick bigint,
+    ranks bigint[] not null,
+    swept_to timestamptz,
+    swept_all_at timestamptz,
+    sweep_all_after timestamptz,
+    primary key (queue_id, tick)
+);
+comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready is empty for good, and the time up to which leases and due times were looked through.';
+
+-- The columns that a message carries through its states. A large payload lies in payloads, under the message's id.
+create table penstock.ready (
+    queue_id int not null,
+    priority smallint not null,
+    rank bigint not null,
+    id bigint not null,
+    attempts int not null,
+    attempts_limit int,
+    large boolean not null,
+    published_at timestamptz not null,
+    expires_at timestamptz,
+    tenant text collate "C" not null,
+    dedup_key text collate "C",
+    headers jsonb,
+    payload jsonb,
+    body bytea,
+    errors jsonb
+);
+create index ready_order on penstock.ready (queue_id, priority, rank, id);
+create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank);
+create index ready_expiry on penstock.ready ((queue_id::bigint), expires_at) where expires_at is not null;
+comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
+
+-- The cast in the second index of a table keeps look-ups by key off it, whatever the statistics say.
+create table penstock.scheduled (
+    queue_id int not null,
+    id bigint not null,
+    priority smallint not null,
+    attempts int not null,
+    attempts_limit int,
+    large boolean not null,
+    due_at timestamptz not null,
+    published_at timestamptz not null,
+    expires_at timestamptz,
+    tenant text collate "C" not null,
+    dedup_key text collate "C",
+    headers jsonb,
+    payload jsonb,
+    body bytea,
+    errors jsonb,
+    primary key (queue_id, id)
+);
+create index scheduled_due on penstock.scheduled ((queue_id::bigint), due_at);
+create index scheduled_expiry on penstock.scheduled ((queue_id::bigint), expires_at) where expires_at is not null;
+comment on table penstock.scheduled is 'Messages that are due later: published with a delay, or waiting for their next attempt.';
+
+create table penstock.active (
+    queue_id int not null,
+    id bigint not null,
+    priority smallint not null,
+    attempts int not null,
+    attempts_limit int,
+    large boolean not null,
+    vt timestamptz not null,
+    claimed_at timestamptz not null,
+    published_at timestamptz not null,
+    expires_at timestamptz,
+    tenant text collate "C" not null,
+    token text collate "C" not null,
+    dedup_key text collate "C",
+    headers jsonb,
+    payload jsonb,
+    body bytea,
+    errors jsonb,
+    primary key (queue_id, id)
+);
+create index active_lease on penstock.active ((queue_id::bigint), vt);
+comment on table penstock.active is 'Messages that a consumer holds a lease on until vt.';
+
+create table penstock.dead (
+    queue_id int not null,
+    id bigint not null,
+    priority smallint not null,
+    attempts int not null,
+    attempts_limit int,
+    large boolean not null,
+    reason text not null check (reason in ('failed', 'no_attempts_left', 'expired')),
+    moved_at timestamptz not null,
+    published_at timestamptz not null,
+    expires_at timestamptz,
+    tenant text collate "C" not null,
+    dedup_key text collate "C",
+    headers jsonb,
+    payload jsonb,
+    body bytea,
+    errors jsonb,
+    last_error text,
+    primary key (queue_id, id)
+);
+create index dead_moved on penstock.dead ((queue_id::bigint), moved_at);
+comment on table penstock.dead is 'Dead letters, with the reason, the last error and the error history.';
+
+-- Days are attached ahead by maintain(); what falls outside of them lands in the default partition.
+create table penstock.done (
+    queue_id int not null,
+    id bigint not null,
+    priority smallint not null,
+    attempts int not null,
+    completed_at timestamptz not null,
+    claimed_at timestamptz not null,
+    published_at timestamptz not null,
+    tenant text collate "C" not null,
+    token text collate "C" not null,
+    headers jsonb,
+    payload jsonb,
+    body bytea,
+    errors jsonb,
+    result jsonb
+) partition by range (completed_at);
+create index done_key on penstock.done (queue_id, id);
+create table penstock.done_default partition of penstock.done default;
+comment on table penstock.done is 'Completed messages, by day, kept for retain_completed_seconds.';
+
+-- A large payload is stored once for all queues; each of them has a reference until it is done with it.
+create table penstock.payloads (
+    id bigint primary key,
+    payload jsonb,
+    body bytea
+);
+alter table penstock.payloads alter column body set storage external;
+comment on table penstock.payloads is 'Payloads too large to travel with the message.';
+
+create table penstock.payload_references (
+    payload_id bigint not null,
+    queue_id int not null,
+    primary key (payload_id, queue_id)
+);
+comment on table penstock.payload_references is 'Which queues still need a large payload.';
+
+-- Two queues that let go of a payload at once each see the other's reference: the rest is left to maintain().
+create table penstock.payload_orphans (
+    payload_id bigint not null
+);
+comment on table penstock.payload_orphans is 'Large payloads that may have lost their last reference.';
+
+create table penstock.dedup (
+    queue_id int not null,
+    key text collate "C" not null,
+    id bigint not null,
+    primary key (queue_id, key)
+);
+comment on table penstock.dedup is 'Keys of unfinished messages: a second one with the key is refused.';
+
+-- When the chores of maintain() that need not run every time were last done.
+create table penstock.upkeep (
+    done_at timestamptz not null
+);
+insert into penstock.upkeep values ('-infinity');
+comment on table penstock.upkeep is 'One row: when retention and partitions were last looked after.';
+
+-- Hot tables turn over completely: vacuum them by number of rows, not by share of the table.
+alter table penstock.ready set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table penstock.active set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table penstock.scheduled set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+
+create type penstock.message as (
+    message_id bigint,
+    queue_name text,
+    payload jsonb,
+    body bytea,
+    headers jsonb,
+    consumer_token text,
+    delivery_attempts int,
+    vt timestamptz,
+    published_at timestamptz,
+    priority int,
+    tenant text
+);
+create type penstock.dead_letter as (
+    queue_name text,
+    message_id bigint,
+    payload jsonb,
+    body bytea,
+    delivery_attempts int,
+    reason text,
+    last_error text,
+    errors jsonb,
+    moved_at timestamptz,
+    priority int,
+    tenant text,
+    headers jsonb,
+    published_at timestamptz,
+    cursor text
+);
+create type penstock.listed_message as (
+    message_id bigint,
+    state text,
+    priority int,
+    tenant text,
+    delivery_attempts int,
+    published_at timestamptz,
+    due_at timestamptz,
+    vt timestamptz,
+    consumer_token text,
+    reason text,
+    moved_at timestamptz,
+    completed_at timestamptz,
+    cursor text
+);
+create type penstock.message_details as (
+    message_id bigint,
+    queue_name text,
+    state text,
+    priority int,
+    tenant text,
+    delivery_attempts int,
+    published_at timestamptz,
+    expires_at timestamptz,
+    due_at timestamptz,
+    vt timestamptz,
+    claimed_at timestamptz,
+    consumer_token text,
+    dedup_key text,
+    reason text,
+    last_error text,
+    errors jsonb,
+    moved_at timestamptz,
+    completed_at timestamptz,
+    result jsonb,
+    headers jsonb,
+    payload jsonb,
+    body bytea
+);
+create type penstock.queue_statistics as (
+    queue_name text,
+    pending_count bigint,
+    processing_count bigint,
+    completed_count bigint,
+    total_count bigint,
+    delayed_count bigint,
+    dead_count bigint,
+    oldest_pending_seconds float8
+);
+create type penstock.queue_settings as (
+    id bigint,
+    name text,
+    topic_name text,
+    exclusive boolean,
+    keep_alive_until timestamptz,
+    paused_at timestamptz,
+    created_at timestamptz,
+    max_delivery_attempts int,
+    visibility_timeout_seconds int,
+    visibility_backoff float8,
+    retry_delays int[],
+    message_ttl_seconds int,
+    retain_completed_seconds int,
+    retain_dead_seconds int,
+    max_payload_bytes int,
+    max_active int,
+    min_active int,
+    priority_shares int[],
+    tenant_max_active int,
+    notify boolean
+);
+create type penstock.extended_lease as (
+    message_id bigint,
+    vt timestamptz
+);
+create type penstock.maintenance_result as (
+    action text,
+    queue_name text,
+    affected bigint
+);
