@@ -32,7 +32,7 @@ def compare(what: str, base: Stage, other: Stage, batch: int, *, pairs: int, sec
     times: dict[Stage, list[list[float]]] = {base: [], other: []}
     for pair in range(pairs + 1):
         for stage in (base, other) if pair % 2 else (other, base):
-            (sample,) = stage.run("penstock", batch, seconds, clients=1, sends=True, claims=True, kept=True)
+            (sample,) = stage.run("penstock", batch, seconds, clients=1, sends=True, claims=True)
             if pair:  # the first pair warms up
                 times[stage].append(sample.claim_times)
     ratios = [

@@ -17,10 +17,10 @@ import psycopg
 
 from bench import wire
 from bench.queues import MESSAGE_ID, QUEUE, Penstock, Queue
-from bench.reference import Plain, Reference
+from bench.reference import Reference, Tuned
 
 SIDES: dict[str, type[Penstock] | type[Reference]] = {
-    side.side: side for side in (Penstock, Reference, Plain)
+    side.side: side for side in (Penstock, Reference, Tuned)
 }
 MAINTAIN_PER_SECOND = 4
 
@@ -132,6 +132,7 @@ class Sample:
     settle_seconds: float = 0.0
     calls: int = 0
     client_cpu: float = 0.0
+    server_cpu: float = 0.0
     claim_times: list[float] = field(default_factory=list)
 
 
@@ -145,7 +146,7 @@ def work(sessions: Sessions, task: Slice) -> Iterator[Sample]:
     clock = time.perf_counter
     owed = task.batch
     limit = task.limit if task.limit is not None else float("inf")
-    cpu = time.process_time()
+    client, server = time.process_time(), queue.wire.server_cpu()
     deadline = clock() + task.seconds
     while (now := clock()) < deadline and max(sample.sent, sample.settled) < limit:
         if task.sends and owed:
@@ -166,7 +167,8 @@ def work(sessions: Sessions, task: Slice) -> Iterator[Sample]:
             if not task.sends and not ids:
                 break
             owed = len(ids)
-    sample.client_cpu = time.process_time() - cpu
+    sample.client_cpu = time.process_time() - client
+    sample.server_cpu = queue.wire.server_cpu() - server
     yield sample
 
 

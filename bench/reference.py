@@ -1,4 +1,4 @@
-"""What Penstock is measured against: the queue people write by hand, as well as it can be written.
+"""What Penstock is measured against: the queue that people write by hand.
 
 One table, `SELECT ... FOR UPDATE SKIP LOCKED` and `UPDATE` to lease, `DELETE` to ack, as bare statements: no
 function, no name to look up, no token, no priorities.
@@ -67,13 +67,13 @@ select id, queue, attempts, created_at, payload from gone returning id
 
 
 class Reference(Queue):
-    """The hand-rolled queue, of somebody who also pinned its plans."""
+    """The hand-rolled queue, with the planner left alone."""
 
     side = "reference"
     claim_text = "with due as materialized"
     ack_text = "id = any($1::bigint[])"
-    settings: ClassVar[Mapping[str, str]] = PINNED
-    which: ClassVar[str] = "where m.id = any (array(select id from due))"
+    settings: ClassVar[Mapping[str, str]] = {}
+    which: ClassVar[str] = "from due where m.id = due.id"
 
     def __init__(self, dsn: str, token: str, queue: str = QUEUE) -> None:  # noqa: ARG002 - it has no tokens
         super().__init__(Wire(dsn, self.settings))
@@ -111,12 +111,12 @@ class Reference(Queue):
         self.wire.run(self._nack, (message_id, wire.integer(delay_seconds)))
 
 
-class Plain(Reference):
-    """The same, with the planner left alone: what most people have."""
+class Tuned(Reference):
+    """The same, of somebody who also pinned its plans: the hardest to beat."""
 
-    side = "plain"
-    settings: ClassVar[Mapping[str, str]] = {}
-    which = "from due where m.id = due.id"
+    side = "tuned"
+    settings: ClassVar[Mapping[str, str]] = PINNED
+    which = "where m.id = any (array(select id from due))"
 
 
 def queue_number(queue: str) -> int:

@@ -78,6 +78,11 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def load() -> str:
+    """How busy the machine was before: figures of a busy one are worth little."""
+    return f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+
+
 def write_json(path: Path | None, found: Sequence[Goal], results: Mapping[str, Any]) -> None:
     """Write what was measured, and on what machine."""
     if path is None:

@@ -15,20 +15,37 @@ FILL_BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """What a side did in a slice: messages a second over all clients, and what it cost the clients."""
+class Speed:
+    """Messages a second over all clients, and the seconds of the server's processors that one took."""
 
-    send: float
-    settle: float
+    rate: float
+    cpu: float
+    """0 where it is not known: another machine, or a slice that did two things by turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a side did in a slice, and what it cost the clients."""
+
+    send: Speed
+    settle: Speed
     client_microseconds: float
     """Processor time that a client itself used for one call."""
 
     @classmethod
     def of(cls, samples: list[Sample]) -> Rates:
         """Sum up the clients: each one's messages over the time that it spent on them."""
+        mixed = any(s.sent and s.settled for s in samples)
+
+        def speed(parts: list[tuple[int, float, float]]) -> Speed:
+            done = [part for part in parts if part[0]]
+            messages = sum(count for count, _, _ in done)
+            cpu = 0.0 if mixed or not messages else sum(cpu for _, _, cpu in done) / messages
+            return Speed(sum(count / seconds for count, seconds, _ in done), cpu)
+
         return cls(
-            send=sum(s.sent / s.send_seconds for s in samples if s.sent),
-            settle=sum(s.settled / s.settle_seconds for s in samples if s.settled),
+            send=speed([(s.sent, s.send_seconds, s.server_cpu) for s in samples]),
+            settle=speed([(s.settled, s.settle_seconds, s.server_cpu) for s in samples]),
             client_microseconds=1e6
             * sum(s.client_cpu for s in samples)
             / max(1, sum(s.calls for s in samples)),
@@ -57,7 +74,7 @@ class Stage:
         self._pool.once(work, tasks)
 
     def tidy(self, *, checkpoint: bool = False) -> None:
-        """Vacuum both sides, and let the floor come up."""
+        """Vacuum and analyze both sides."""
         tidy(self.dsn, checkpoint=checkpoint)
 
     def keep_history(self, kept: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -26,6 +27,7 @@ class Wire:
         for name, value in (settings or {}).items():
             self._connection.execute("select set_config(%s, %s, false)", (name, value))
         self._pgconn = self._connection.pgconn
+        self._schedstat = Path(f"/proc/{self._pgconn.backend_pid}/schedstat")
         self._prepared = 0
 
     def prepare(self, sql: str) -> bytes:
@@ -44,6 +46,13 @@ class Wire:
         """Run a plain command, such as begin or commit."""
         self._checked(self._pgconn.exec_(sql.encode()))
 
+    def server_cpu(self) -> float:
+        """Seconds of processor that the server's process of this connection has used; 0 where unknown."""
+        try:
+            return int(self._schedstat.read_text().split()[0]) / 1e9
+        except (OSError, ValueError, IndexError):  # the server is elsewhere, or this is not Linux
+            return 0.0
+
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
@@ -57,11 +66,6 @@ class Wire:
 def integer(value: int) -> bytes:
     """An int4."""
     return struct.pack(">i", value)
-
-
-def double(value: float) -> bytes:
-    """A float8."""
-    return struct.pack(">d", value)
 
 
 def json(text: bytes) -> bytes:

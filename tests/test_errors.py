@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 
 import psycopg
 import pytest
 
-from penstock import errors
+from penstock import errors, schema
 from penstock.errors import InvalidArgument, PenstockError, QueueNotFound, SchemaMissing, from_database
 
 STATES = {
@@ -27,6 +28,10 @@ CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issu
 def test_each_sqlstate_has_its_class() -> None:
     assert errors.by_sqlstate() == STATES
     assert list(errors.by_sqlstate()) == sorted(STATES)
+
+
+def test_the_schema_raises_no_other_sqlstate_of_ours() -> None:
+    assert set(re.findall(r"PN[0-9A-Z]{3}", schema.script())) <= set(STATES)
 
 
 @pytest.mark.parametrize("cls", CLASSES)

@@ -4,45 +4,63 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from penstock.embedded import EmbeddedError, Server, find_binaries, throwaway
 
-MakeDatabase = Callable[..., str]
-Open = Callable[[str], psycopg.Connection[Any]]
+Open = Callable[..., psycopg.Connection[Any]]
 
 
-@contextmanager
-def _databases(server: Server) -> Iterator[MakeDatabase]:
-    made: list[sql.Identifier] = []
-    with psycopg.connect(server.dsn("postgres"), autocommit=True) as connection:
+class Cluster:
+    """A server and what a test makes on it; all of that goes when the test is over."""
 
-        def make(owner: str = "postgres") -> str:
-            name = f"install_{secrets.token_hex(6)}"
-            made.append(sql.Identifier(name))
-            connection.execute(sql.SQL("create database {} owner {}").format(made[-1], sql.Identifier(owner)))
-            return server.dsn(name)
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.root = psycopg.connect(server.dsn("postgres"), autocommit=True)
+        self._databases: list[str] = []
+        self._logins: list[str] = []
 
-        yield make
-        for identifier in made:
-            connection.execute(sql.SQL("drop database if exists {} with (force)").format(identifier))
+    def make_database(self, owner: str = "postgres") -> str:
+        """An empty database: its DSN."""
+        name = f"install_{secrets.token_hex(6)}"
+        self.root.execute(f"create database {name} owner {owner}")
+        self._databases.append(name)
+        return self.server.dsn(name)
+
+    def make_login(self, options: str = "") -> str:
+        """A role that is not a superuser."""
+        name = f"login_{secrets.token_hex(6)}"
+        self.root.execute(f"create role {name} login {options}")
+        self._logins.append(name)
+        return name
+
+    def roles(self) -> list[str]:
+        rows = self.root.execute("select rolname from pg_roles where rolname like 'penstock%' order by 1")
+        return [row[0] for row in rows]
+
+    def clean(self) -> None:
+        for name in self._databases:
+            self.root.execute(f"drop database {name} with (force)")
+        for name in self._logins:
+            self.root.execute(f"drop owned by {name}")
+            self.root.execute(f"drop role {name}")
+        self.root.close()
 
 
 @pytest.fixture
-def make_database(server: Server) -> Iterator[MakeDatabase]:
-    """Make an empty database, of an owner if one is named: returns its DSN."""
-    with _databases(server) as make:
-        yield make
+def cluster(server: Server) -> Iterator[Cluster]:
+    """The server of all tests, to install into databases of it."""
+    cluster = Cluster(server)
+    yield cluster
+    cluster.clean()
 
 
 @pytest.fixture(scope="session", params=[18, 15])
-def server_without_roles(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """A server on which nothing was ever installed, to see who creates the roles, and that they go."""
+def bare_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     try:
         binaries = find_binaries(request.param)
     except EmbeddedError:
@@ -52,14 +70,22 @@ def server_without_roles(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 
 @pytest.fixture
-def make_database_without_roles(server_without_roles: Server) -> Iterator[MakeDatabase]:
-    """The same on the server without roles."""
-    with _databases(server_without_roles) as make:
-        yield make
+def bare(bare_server: Server) -> Iterator[Cluster]:
+    """A server without the roles, to see who creates them, and that they go."""
+    cluster = Cluster(bare_server)
+    yield cluster
+    cluster.clean()
+    with psycopg.connect(bare_server.dsn("postgres"), autocommit=True) as root:
+        for (name,) in root.execute("select rolname from pg_roles where rolname like 'penstock%'").fetchall():
+            root.execute(f"drop role {name}")
 
 
 @pytest.fixture
 def open_connection() -> Iterator[Open]:
     """Open autocommit connections that are closed at the end of the test."""
     with ExitStack() as stack:
-        yield lambda dsn: stack.enter_context(psycopg.connect(dsn, autocommit=True))
+
+        def open_one(dsn: str, user: str = "postgres") -> psycopg.Connection[Any]:
+            return stack.enter_context(psycopg.connect(dsn, user=user, autocommit=True))
+
+        yield open_one

@@ -11,10 +11,9 @@ from typing import Any
 import psycopg
 
 from penstock import schema
-from penstock.embedded import Server
 
 from .catalog import describe
-from .conftest import MakeDatabase, Open
+from .conftest import Cluster, Open
 from .older import write_older
 
 Work = Callable[[psycopg.Connection[Any]], schema.Installed]
@@ -35,18 +34,16 @@ def _at_once(dsns: list[str], work: Work) -> list[schema.Installed]:
         return list(pool.map(one, dsns))
 
 
-def test_twenty_install_into_one_database(make_database: MakeDatabase, open_connection: Open) -> None:
-    dsn = make_database()
+def test_twenty_install_into_one_database(cluster: Cluster, open_connection: Open) -> None:
+    dsn = cluster.make_database()
     done = _at_once([dsn] * 20, schema.install)
     assert len([each for each in done if each.changed]) == 1
     assert len({each.after for each in done}) == 1
     schema.check(open_connection(dsn))
 
 
-def test_twenty_upgrade_one_database(
-    make_database: MakeDatabase, open_connection: Open, tmp_path: Path
-) -> None:
-    fresh, dsn = open_connection(make_database()), make_database()
+def test_twenty_upgrade_one_database(cluster: Cluster, open_connection: Open, tmp_path: Path) -> None:
+    fresh, dsn = open_connection(cluster.make_database()), cluster.make_database()
     schema.install(fresh)
     upgraded = open_connection(dsn)
     schema.install(upgraded, write_older(tmp_path, fresh))
@@ -55,8 +52,8 @@ def test_twenty_upgrade_one_database(
     assert describe(upgraded) == describe(fresh)
 
 
-def test_twenty_run_the_script(make_database: MakeDatabase, open_connection: Open) -> None:
-    dsn, script = make_database(), schema.script()
+def test_twenty_run_the_script(cluster: Cluster, open_connection: Open) -> None:
+    dsn, script = cluster.make_database(), schema.script()
 
     def run(connection: psycopg.Connection[Any]) -> schema.Installed:
         connection.autocommit = True
@@ -68,22 +65,21 @@ def test_twenty_run_the_script(make_database: MakeDatabase, open_connection: Ope
     schema.check(open_connection(dsn))
 
 
-def test_five_databases_that_all_want_the_roles(
-    server_without_roles: Server, make_database_without_roles: MakeDatabase, open_connection: Open
-) -> None:
+def test_five_databases_that_all_want_the_roles(bare: Cluster, open_connection: Open) -> None:
     # Roles belong to the whole server, the lock to one database: here nothing keeps the installers apart.
-    root = open_connection(server_without_roles.dsn("postgres"))
-    for _ in range(5):
-        assert root.execute("select from pg_roles where rolname like 'penstock%'").fetchone() is None
-        dsns = [make_database_without_roles() for _ in range(5)]
+    for _ in range(3):
+        assert bare.roles() == []
+        dsns = [bare.make_database() for _ in range(5)]
         _at_once(dsns * 2, schema.install)
         connections = [open_connection(dsn) for dsn in dsns]
         found = [describe(connection) for connection in connections]
         assert all(each == found[0] for each in found)
-        assert "penstock_viewer=X" in "".join(found[0])
-        members = root.execute(
-            "select count(*) from pg_auth_members where member = 'penstock_admin'::regrole"
-        ).fetchone()
-        assert members == (3,)
+        assert all(f"{role}=X/" in "".join(found[0]) for role in bare.roles())
+        assert len(bare.roles()) == 4
+        members = """
+            select count(*) from pg_auth_members m join pg_roles r on r.oid = m.member
+            where r.rolname = 'penstock_admin'
+        """
+        assert bare.root.execute(members).fetchone() == (3,)
         for connection in connections:
             schema.uninstall(connection)

@@ -14,12 +14,12 @@ from penstock import __version__, schema
 from penstock.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
 
 from .catalog import describe, everything
-from .conftest import MakeDatabase, Open
+from .conftest import Cluster, Open
 from .older import write_older
 
 
-def test_a_fresh_install(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_a_fresh_install(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     assert schema.installed_version(connection) is None
     done = schema.install(connection)
     assert done.before is None
@@ -29,8 +29,8 @@ def test_a_fresh_install(make_database: MakeDatabase, open_connection: Open) -> 
     assert done.changed
 
 
-def test_again_changes_nothing(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_again_changes_nothing(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     first = schema.install(connection)
     before = describe(connection)
     second = schema.install(connection)
@@ -39,10 +39,8 @@ def test_again_changes_nothing(make_database: MakeDatabase, open_connection: Ope
     assert describe(connection) == before
 
 
-def test_again_by_the_script_changes_nothing_but_the_time(
-    make_database: MakeDatabase, open_connection: Open
-) -> None:
-    connection = open_connection(make_database())
+def test_again_by_the_script_changes_nothing_but_the_time(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     schema.install(connection)
     before = describe(connection)
     connection.execute(schema.script())
@@ -50,9 +48,9 @@ def test_again_by_the_script_changes_nothing_but_the_time(
     schema.check(connection)
 
 
-def test_every_body_is_valid(make_database: MakeDatabase, open_connection: Open) -> None:
+def test_every_body_is_valid(cluster: Cluster, open_connection: Open) -> None:
     # The files are installed in any order, so bodies are not looked at then.
-    connection = open_connection(make_database())
+    connection = open_connection(cluster.make_database())
     schema.install(connection)
     connection.execute("set check_function_bodies = on")
     connection.execute("set search_path = pg_catalog")
@@ -64,21 +62,19 @@ def test_every_body_is_valid(make_database: MakeDatabase, open_connection: Open)
 
 
 def test_the_order_of_the_files_does_not_matter(
-    make_database: MakeDatabase, open_connection: Open, tmp_path: Path
+    cluster: Cluster, open_connection: Open, tmp_path: Path
 ) -> None:
     source = schema.load()
     backwards = schema.Source(source.package_version, source.tables, source.functions[::-1], source.roles)
-    one, other = open_connection(make_database()), open_connection(make_database())
+    one, other = open_connection(cluster.make_database()), open_connection(cluster.make_database())
     schema.install(one, source)
     schema.install(other, backwards)
     assert describe(one) == describe(other)
 
 
 @pytest.mark.parametrize("autocommit", [True, False])
-def test_the_connection_is_left_as_it_was(
-    make_database: MakeDatabase, open_connection: Open, autocommit: bool
-) -> None:
-    dsn = make_database()
+def test_the_connection_is_left_as_it_was(cluster: Cluster, open_connection: Open, autocommit: bool) -> None:
+    dsn = cluster.make_database()
     connection = psycopg.connect(dsn, autocommit=autocommit, row_factory=dict_row)
     with connection:
         connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
@@ -96,8 +92,8 @@ def test_the_connection_is_left_as_it_was(
 SETTINGS = "select name, setting from pg_settings where name <> 'transaction_read_only' order by name"
 
 
-def test_it_takes_part_in_the_callers_transaction(make_database: MakeDatabase, open_connection: Open) -> None:
-    dsn = make_database()
+def test_it_takes_part_in_the_callers_transaction(cluster: Cluster, open_connection: Open) -> None:
+    dsn = cluster.make_database()
     connection, other = open_connection(dsn), open_connection(dsn)
     with connection.transaction():
         connection.execute("do 'begin create table mine (); end'")  # PL/pgSQL brings settings of its own
@@ -112,10 +108,8 @@ def test_it_takes_part_in_the_callers_transaction(make_database: MakeDatabase, o
     schema.check(other)
 
 
-def test_a_transaction_that_rolls_back_leaves_nothing(
-    make_database: MakeDatabase, open_connection: Open
-) -> None:
-    connection = open_connection(make_database())
+def test_a_transaction_that_rolls_back_leaves_nothing(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     before = everything(connection)
     with connection.transaction(force_rollback=True):
         schema.install(connection)
@@ -123,8 +117,8 @@ def test_a_transaction_that_rolls_back_leaves_nothing(
     assert schema.installed_version(connection) is None
 
 
-def test_a_failing_file_leaves_nothing(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_a_failing_file_leaves_nothing(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     before = everything(connection)
     source = schema.load()
     broken = (*source.tables, schema.File("9999_broken", "create table penstock.fine (); select 1 / 0"))
@@ -135,8 +129,8 @@ def test_a_failing_file_leaves_nothing(make_database: MakeDatabase, open_connect
     assert everything(connection) == before
 
 
-def test_check_says_what_to_do(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_check_says_what_to_do(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     with pytest.raises(SchemaMissing, match="has no schema penstock") as missing:
         schema.check(connection)
     assert missing.value.hint
@@ -157,10 +151,8 @@ def _changed(number: int | None = None, version: str = __version__, roles: str =
 @pytest.mark.parametrize(
     "newer", [_changed(number=9999), _changed(version="999.0", roles="-- another"), _changed(9999, "999.0")]
 )
-def test_a_newer_schema_is_refused(
-    make_database: MakeDatabase, open_connection: Open, newer: schema.Source
-) -> None:
-    connection = open_connection(make_database())
+def test_a_newer_schema_is_refused(cluster: Cluster, open_connection: Open, newer: schema.Source) -> None:
+    connection = open_connection(cluster.make_database())
     schema.install(connection, newer)
     before = describe(connection)
     with pytest.raises(
@@ -179,10 +171,8 @@ def test_a_newer_schema_is_refused(
     assert describe(connection) == before
 
 
-def test_a_newer_package_with_the_same_sql_is_no_hindrance(
-    make_database: MakeDatabase, open_connection: Open
-) -> None:
-    connection = open_connection(make_database())
+def test_a_newer_package_with_the_same_sql_is_no_hindrance(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     schema.install(connection)
     done = schema.install(connection, _changed(version="999.0"))
     assert done.after.package_version == "999.0"
@@ -190,10 +180,8 @@ def test_a_newer_package_with_the_same_sql_is_no_hindrance(
     assert not schema.install(connection).changed
 
 
-def test_an_older_schema_is_told_from_a_current_one(
-    make_database: MakeDatabase, open_connection: Open
-) -> None:
-    connection = open_connection(make_database())
+def test_an_older_schema_is_told_from_a_current_one(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     schema.install(connection)
     with pytest.raises(SchemaOutdated, match="migration 1") as outdated:
         schema.check(connection, _changed(number=9999))
@@ -203,9 +191,9 @@ def test_an_older_schema_is_told_from_a_current_one(
 
 
 def test_an_upgrade_gives_what_a_fresh_install_gives(
-    make_database: MakeDatabase, open_connection: Open, tmp_path: Path
+    cluster: Cluster, open_connection: Open, tmp_path: Path
 ) -> None:
-    fresh, upgraded = open_connection(make_database()), open_connection(make_database())
+    fresh, upgraded = open_connection(cluster.make_database()), open_connection(cluster.make_database())
     schema.install(fresh)
     older = write_older(tmp_path, fresh)
     schema.install(upgraded, older)
@@ -217,8 +205,8 @@ def test_an_upgrade_gives_what_a_fresh_install_gives(
     assert describe(upgraded) == describe(fresh)
 
 
-def test_an_upgrade_runs_the_files_that_are_new(make_database: MakeDatabase, open_connection: Open) -> None:
-    fresh, upgraded = open_connection(make_database()), open_connection(make_database())
+def test_an_upgrade_runs_the_files_that_are_new(cluster: Cluster, open_connection: Open) -> None:
+    fresh, upgraded = open_connection(cluster.make_database()), open_connection(cluster.make_database())
     newer = _changed(number=9999, version="999.0")
     schema.install(fresh, newer)
     schema.install(upgraded)
@@ -227,8 +215,8 @@ def test_an_upgrade_runs_the_files_that_are_new(make_database: MakeDatabase, ope
     assert describe(upgraded) == describe(fresh)
 
 
-def test_grants_of_others_survive_an_upgrade(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_grants_of_others_survive_an_upgrade(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     schema.install(connection)
     grantees = """
         select array_agg(a.grantee::regrole::text order by a.grantee)
@@ -250,8 +238,8 @@ def test_two_files_may_not_have_one_number(tmp_path: Path) -> None:
         schema.load(tmp_path)
 
 
-def test_any_text_can_be_run_once(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_any_text_can_be_run_once(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     body = "$sql$ select $sql1$100% 'x' $sql2$ $sql1$ $sql$"
     text = f"create function penstock._odd() returns text language sql as {body}"
     source = schema.load()

@@ -6,16 +6,13 @@ import psycopg
 import pytest
 
 from penstock import schema
-from penstock.embedded import Server
 
 from .catalog import everything
-from .conftest import MakeDatabase, Open
+from .conftest import Cluster, Open
 
 
-def test_it_leaves_nothing(
-    server_without_roles: Server, make_database_without_roles: MakeDatabase, open_connection: Open
-) -> None:
-    connection = open_connection(make_database_without_roles())
+def test_it_leaves_nothing(bare: Cluster, open_connection: Open) -> None:
+    connection = open_connection(bare.make_database())
     before = everything(connection)
     schema.install(connection)
     assert len(everything(connection) - before) > 100
@@ -31,21 +28,19 @@ def test_it_leaves_nothing(
     assert everything(connection) == before
 
 
-def test_roles_that_another_database_uses_stay(
-    make_database_without_roles: MakeDatabase, open_connection: Open
-) -> None:
-    one, other = (open_connection(make_database_without_roles()) for _ in range(2))
+def test_roles_that_another_database_uses_stay(bare: Cluster, open_connection: Open) -> None:
+    one, other = (open_connection(bare.make_database()) for _ in range(2))
     schema.install(one)
     schema.install(other)
     schema.uninstall(one)
-    assert one.execute("select count(*) from pg_roles where rolname like 'penstock%'").fetchone() == (4,)
+    assert len(bare.roles()) == 4
     schema.check(other)
     schema.uninstall(other)
-    assert one.execute("select count(*) from pg_roles where rolname like 'penstock%'").fetchone() == (0,)
+    assert bare.roles() == []
 
 
-def test_in_the_callers_transaction(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_in_the_callers_transaction(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     schema.install(connection)
     before = everything(connection)
     with connection.transaction(force_rollback=True):
@@ -55,8 +50,8 @@ def test_in_the_callers_transaction(make_database: MakeDatabase, open_connection
     assert everything(connection) == before
 
 
-def test_somebody_elses_schema_is_not_dropped(make_database: MakeDatabase, open_connection: Open) -> None:
-    connection = open_connection(make_database())
+def test_somebody_elses_schema_is_not_dropped(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
     schema.install(connection)
     connection.execute("set role pg_monitor")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):

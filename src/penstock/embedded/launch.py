@@ -13,7 +13,7 @@ from typing import Any
 
 from penstock.embedded.errors import EmbeddedError
 
-# To the supervisor its folder is a package of its own: to import penstock would take it longer than all it does.
+# To the supervisor its folder is a package of its own: to import penstock would take longer than to start.
 BOOTSTRAP = "import sys; sys.path.append(sys.argv.pop(1)); from supervisor.main import main; main()"
 
 END_SECONDS = 120
@@ -41,7 +41,9 @@ class Link:
                 self._process = _start(theirs)
             except OSError as error:
                 self._socket.close()
-                raise EmbeddedError(f"The supervisor does not start with {sys.executable!r}: {error}") from error
+                raise EmbeddedError(
+                    f"The supervisor does not start with {sys.executable!r}: {error}"
+                ) from error
         _open_links.add(self)
         try:
             self.answer = self.request(orders)
@@ -58,7 +60,9 @@ class Link:
     def request(self, request: Mapping[str, object]) -> dict[str, Any]:
         """Ask the supervisor for something and wait for its answer."""
         if not self.is_ours:
-            raise EmbeddedError(f"Only process {self._owner}, which started this server, can start or stop it.")
+            raise EmbeddedError(
+                f"Only process {self._owner}, which started this server, can start or stop it."
+            )
         with self._lock:
             try:
                 line = self._exchange(json.dumps(request).encode() + b"\n")

@@ -14,7 +14,7 @@ class Control(Protocol):
     """How a server is started and stopped: differs between a throwaway and a shared one."""
 
     def start(self) -> Address: ...
-    def stop(self, mode: StopMode) -> None: ...
+    def stop(self, mode: StopMode, /) -> None: ...
 
 
 class Server:
@@ -51,7 +51,8 @@ class Server:
             password = self._layout.password.read_text()
         except OSError as error:
             raise EmbeddedError(f"The server's password cannot be read: {error}") from error
-        return f"postgresql://postgres:{quote(password, safe='')}@127.0.0.1:{self._address.port}/{quote(database, safe='')}"
+        host = f"127.0.0.1:{self._address.port}"
+        return f"postgresql://postgres:{quote(password, safe='')}@{host}/{quote(database, safe='')}"
 
     def start(self) -> None:
         """Start the server if it does not run, and wait until it is ready."""

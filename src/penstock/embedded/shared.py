@@ -1,4 +1,4 @@
-"""One server for all processes of a user: up while any of them needs it. Counted by file locks, never by process ids."""
+"""One server for all processes of a user, up while any of them holds a lock on a file of it."""
 
 import json
 import os
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
+import psycopg
 
 from penstock.embedded.binaries import Binaries, find_binaries
 from penstock.embedded.errors import EmbeddedError
@@ -24,10 +25,10 @@ START_SECONDS = 330
 
 @contextmanager
 def shared(*, directory: Path | None = None) -> Iterator[Server]:
-    """The server that all processes of this user share, started by the first and stopped when the last has gone.
+    """The server that all processes of this user share: started by the first, stopped when the last is gone.
 
-    It keeps its data in `directory`, by default in the user's data directory. A process that is forked meanwhile
-    counts as a user, too, for as long as it lives.
+    It keeps its data in `directory`, by default in the user's data directory. A process that is forked
+    meanwhile counts, too, for as long as it lives.
     """
     require_posix()
     directory = (directory or default_directory()).absolute()
@@ -41,9 +42,7 @@ def shared(*, directory: Path | None = None) -> Iterator[Server]:
     users = open_lock(layout.users_lock)
     try:
         lock(users, "shared")  # waits while a supervisor stops the server
-        control = _Shared(layout)
-        address = control.start()
-        yield Server(directory, version=control.version(), address=address, control=control)
+        yield _Shared(layout).server()
     finally:
         # Closed, not unlocked: unlocking would take the lock from forked children as well.
         os.close(users)
@@ -62,6 +61,10 @@ class _Shared:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
+    def server(self) -> Server:
+        """The server, up."""
+        return self._server(self.start())
+
     def start(self) -> Address:
         start = open_lock(self._layout.start_lock)
         try:
@@ -70,24 +73,27 @@ class _Shared:
         finally:
             os.close(start)
 
-    def stop(self, mode: StopMode) -> None:
+    def stop(self, _mode: StopMode, /) -> None:
         raise EmbeddedError(
-            f"The server in {self._layout.directory} is shared: it stops by itself when the last process that uses it is done."
+            f"The server in {self._layout.directory} is shared: it stops by itself when the last process "
+            f"that uses it is done."
         )
 
-    def version(self) -> int:
-        return int((self._layout.data / "PG_VERSION").read_text())
+    def _server(self, address: Address) -> Server:
+        version = int((self._layout.data / "PG_VERSION").read_text())
+        return Server(self._layout.directory, version=version, address=address, control=self)
 
     def _find_or_start(self) -> Address:
         deadline = time.monotonic() + START_SECONDS
         while not is_free(self._layout.supervisor_lock):
-            # Not the starter's supervisor: it may have been killed, and its supervisor still be at it.
+            # Up already; or whoever started it was killed before it was, and its supervisor is still at it.
             address = self._published()
-            if address is not None:
+            if address is not None and _answers(self._server(address)):
                 return address
             if time.monotonic() > deadline:
                 raise EmbeddedError(
-                    f"A supervisor looks after {self._layout.directory}, but its server does not get ready. See {self._layout.log}."
+                    f"The server in {self._layout.directory} is being started, but does not get ready. "
+                    f"See {self._layout.log}."
                 )
             time.sleep(0.01)
         # An address that a killed supervisor left behind would be taken for the new one's.
@@ -112,6 +118,16 @@ class _Shared:
             return Address(**json.loads(self._layout.state.read_text()))
         except FileNotFoundError:
             return None
+
+
+def _answers(server: Server) -> bool:
+    """Whether the server lets anybody in; one that falls over or recovers is there, but does not."""
+    try:
+        psycopg.connect(server.dsn(), connect_timeout=10).close()
+    except psycopg.OperationalError as error:
+        # No code: nobody is there. Class 57: it starts, stops or recovers. Other refusals are its own affair.
+        return error.sqlstate is not None and not error.sqlstate.startswith("57")
+    return True
 
 
 def _namespaces_permitted() -> bool:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock.embedded.binaries import Binaries, find_binaries
+from penstock.embedded.errors import EmbeddedError
 from penstock.embedded.launch import Link, require_posix
 from penstock.embedded.server import Server, StopMode
 from penstock.embedded.supervisor.abandoned import remove_server
@@ -13,6 +14,7 @@ from penstock.embedded.supervisor.layout import Address, Layout
 from penstock.embedded.supervisor.locks import wait_until_free
 
 LEFTOVER_SECONDS = 15
+RESERVED = {"listen_addresses", "port", "unix_socket_directories", "unix_socket_permissions"}
 
 
 @contextmanager
@@ -21,9 +23,14 @@ def throwaway(
 ) -> Iterator[Server]:
     """A fresh server in a temporary directory; both are gone afterwards, however this process ends.
 
-    `settings` are PostgreSQL's, for example `{"fsync": "off"}`; what is not given has PostgreSQL's own default.
+    `settings` are PostgreSQL's, for example `{"fsync": "off"}`; what is not given has its own default.
     """
     require_posix()
+    reserved = RESERVED.intersection(settings or ())
+    if reserved:
+        raise EmbeddedError(
+            f"The embedded server chooses these settings itself: {', '.join(sorted(reserved))}."
+        )
     binaries = binaries or find_binaries()
     link = Link(
         {
@@ -52,7 +59,7 @@ class _Throwaway:
     def start(self) -> Address:
         return _address(self._link.request({"do": "start"}))
 
-    def stop(self, mode: StopMode) -> None:
+    def stop(self, mode: StopMode, /) -> None:
         self._link.request({"do": "stop", "mode": mode})
 
 
@@ -61,6 +68,6 @@ def _address(answer: Mapping[str, object]) -> Address:
 
 
 def _remove_leftovers(layout: Layout) -> None:
-    """Remove the directory if the supervisor was killed before it could; the kernel has stopped the server then."""
+    """Remove what a killed supervisor could not; the kernel has told its server to stop."""
     if layout.directory.exists() and wait_until_free(layout.postgres_lock, LEFTOVER_SECONDS):
         remove_server(layout)

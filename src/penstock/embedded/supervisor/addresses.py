@@ -3,17 +3,17 @@
 import os
 import random
 import re
+import secrets
 import shutil
 import socket
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from .errors import SupervisorError
 from .identity import Identity
 from .layout import Layout
-from .problem import Problem
 
 # The kernel's limit for the path of a Unix socket, without the closing zero.
 LONGEST_SOCKET_PATH = 107 if sys.platform == "linux" else 103
@@ -22,7 +22,7 @@ SOCKET_NAME = ".s.PGSQL.65535"
 # Below the range that the kernel gives to outgoing connections, so that none of those takes it in between.
 PORTS = range(15000, 32000)
 
-# A comma would end the directory's name in libpq, a leading @ is not a file; other signs are not worth the risk.
+# libpq ends a directory's name at a comma, PostgreSQL at a quote: what is not plain is not worth the risk.
 PLAIN = re.compile(r"/[\w/. +-]*", re.ASCII)
 
 
@@ -47,7 +47,7 @@ def port_is_free(port: int) -> bool:
 
 
 def make_socket_directory(layout: Layout, identity: Identity) -> Path:
-    """The directory of the server's socket, mode 0700 and the server's: its own where that is short enough."""
+    """The directory of the server's socket, mode 0700: in its own directory where that is short enough."""
     link = layout.socket
     if link.is_symlink():
         elsewhere = link.readlink()
@@ -58,9 +58,10 @@ def make_socket_directory(layout: Layout, identity: Identity) -> Path:
         link.mkdir(mode=0o700, exist_ok=True)
         identity.own(link)
         return link
-    elsewhere = Path(tempfile.mkdtemp(prefix="penstock-socket-", dir=_short_parent(identity)))
+    elsewhere = _short_parent(identity) / f"penstock-socket-{secrets.token_hex(4)}"
+    link.symlink_to(elsewhere)  # first, so that whoever clears up after a killed supervisor knows of it
+    elsewhere.mkdir(mode=0o700)
     identity.own(elsewhere)
-    link.symlink_to(elsewhere)
     return elsewhere
 
 
@@ -87,7 +88,7 @@ def _short_parent(identity: Identity) -> Path:
             and fits(parent / "penstock-socket-12345678")
         ):
             return parent
-    raise Problem(
+    raise SupervisorError(
         "There is no directory for the server's Unix socket: neither XDG_RUNTIME_DIR nor /tmp will do."
     )
 

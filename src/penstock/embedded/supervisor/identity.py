@@ -1,16 +1,20 @@
-"""Who the server's processes run as. PostgreSQL refuses to run as root, and wants a user that the system knows."""
+"""Who the server's processes run as: PostgreSQL refuses root, and wants a user that the system knows."""
 
+import contextlib
 import os
 import pwd
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from . import linux
-from .problem import Problem
+from .errors import SupervisorError
 
 # Who stands in for root where user namespaces are not permitted: the first of these that exists.
 UNPRIVILEGED = ("penstock", "postgres", "nobody")
+# Who the server seems to be within a user namespace; `nobody` last, who seems to own all that is unmapped.
+INNER = ("postgres", "daemon", "bin", "nobody")
 
 
 class Identity(Protocol):
@@ -92,9 +96,9 @@ def choose_identity(data: Path) -> Identity:
     if uid != 0:
         return Myself(uid)  # initdb will say that it wants the user to be known
     if data.exists():
-        raise Problem(
-            f"PostgreSQL does not run as root, user namespaces are not permitted here, and {data} belongs to root. "
-            f"Give it to another user (chown -R nobody '{data}'), or permit user namespaces."
+        raise SupervisorError(
+            f"PostgreSQL does not run as root, user namespaces are not permitted here, and {data} belongs to "
+            f"root. Give it to another user (chown -R nobody '{data}'), or permit user namespaces."
         )
     return _stand_in()
 
@@ -115,22 +119,25 @@ def namespaces_permitted(namespaced: "Namespaced | None" = None) -> bool:
 
 
 def _namespaced(uid: int) -> Namespaced | None:
-    # Any user that the system knows by name will do, except root; 65534 is also what files of unmapped users show.
-    users = sorted((user.pw_uid == 65534, user.pw_uid, user.pw_gid) for user in pwd.getpwall() if user.pw_uid)
-    return Namespaced(uid, users[0][1], users[0][2]) if users else None
+    user = _first_of(INNER)
+    return Namespaced(uid, user.pw_uid, user.pw_gid) if user else None
 
 
 def _stand_in() -> Unprivileged:
-    for name in UNPRIVILEGED:
-        try:
-            user = pwd.getpwnam(name)
-        except KeyError:
-            continue
+    user = _first_of(UNPRIVILEGED)
+    if user:
         return Unprivileged(user.pw_uid, user.pw_gid)
-    raise Problem(
-        f"PostgreSQL does not run as root, user namespaces are not permitted here, and there is none of the users "
-        f"{', '.join(UNPRIVILEGED)} to run it as. Add one, or run this as an ordinary user."
+    raise SupervisorError(
+        f"PostgreSQL does not run as root, user namespaces are not permitted here, and none of the users "
+        f"{', '.join(UNPRIVILEGED)} is there to run it as. Add one, or run this as an ordinary user."
     )
+
+
+def _first_of(names: Sequence[str]) -> pwd.struct_passwd | None:
+    for name in names:
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    return None
 
 
 def _is_known(uid: int) -> bool:

@@ -1,4 +1,4 @@
-"""The files in a server's directory, by name. The owner's side and the supervisor's side both read this page."""
+"""The files in a server's directory, as its owner and its supervisor both know them."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ THROWAWAY_PREFIX = "penstock-"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a running server listens: the directory of its Unix socket, and its port there and on 127.0.0.1."""
+    """Where a server listens: the directory of its Unix socket, and its port there and on 127.0.0.1."""
 
     socket_directory: str
     port: int
@@ -20,7 +20,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The directory of one server. The directory belongs to the owner, `data` to whoever the server runs as."""
+    """The directory of one server. It belongs to the owner, `data` in it to whom the server runs as."""
 
     directory: Path
 
@@ -39,7 +39,7 @@ class Layout:
 
     @property
     def socket(self) -> Path:
-        """The directory of the Unix socket, or a symbolic link to it where this path is too long for a socket."""
+        """The directory of the Unix socket, or a link to it where this path is too long for a socket."""
         return self.directory / "socket"
 
     @property
@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def users_lock(self) -> Path:
-        """Held shared by each user; had exclusively by the supervisor once nobody is left, until it has stopped."""
+        """Shared by the users; the supervisor has it for itself from when nobody is left until it ends."""
         return self.directory / "users.lock"
 
     @property
@@ -69,14 +69,14 @@ class Layout:
 
     @property
     def postgres_lock(self) -> Path:
-        """Held by every process of the server, passed on from each to its children: free means all are gone."""
+        """Held by every process of the server, passed on to its children: free means all are gone."""
         return self.directory / "postgres.lock"
 
 
 def make_directory(directory: Path) -> None:
     """Make a server's directory, closed to others.
 
-    Root's can be passed through, not listed: the server may have to run as another user, and what is in it has
+    Root's can be passed through, not listed: the server may have to run as another user. What is in it has
     modes of its own.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """What the supervisor does, from its first line of orders to its end.
 
-The owner's line is standard input, a socket: one JSON object a line, each answered by one. The first says what to run.
+Standard input is a socket to the owner: a JSON object a line, each answered by one. The first is the orders.
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import tempfile
-import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +17,15 @@ from typing import Any
 
 from . import linux
 from .abandoned import remove_abandoned, remove_server
+from .addresses import remove_socket_directory
 from .cluster import Cluster
+from .errors import SupervisorError
 from .identity import choose_identity, namespaces_permitted
 from .layout import THROWAWAY_PREFIX, Address, Layout
 from .locks import lock, open_lock, try_lock
-from .problem import Problem
 from .processes import Attention, OwnerGone
 
 LARGEST_LOG = 10_000_000
-# A server that fell over sooner than this after it was ready is not started again.
-STEADY_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class Line:
 def main() -> None:
     """Run as a process of its own."""
     os.umask(0o077)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an owner who ignores it has passed that on
     line = Line(_take_standard_input())
     request = line.read()
     if request is None:
@@ -87,7 +86,7 @@ def main() -> None:
         (_throwaway if orders.kind == "throwaway" else _shared)(orders, line)
     except OwnerGone:
         pass
-    except (Problem, OSError) as error:
+    except (SupervisorError, OSError) as error:
         print(error, file=sys.stderr)
         line.answer(error=str(error))
     except Exception:
@@ -122,7 +121,7 @@ def _throwaway(orders: Orders, line: Line) -> None:
         _redirect_output(layout)
         cluster = _make_cluster(orders, layout, attention, durable=False)
         address = cluster.start()
-        line.answer(pid=os.getpid(), directory=str(layout.directory), **address.as_dict())
+        line.answer(directory=str(layout.directory), **address.as_dict())
         remove_abandoned(orders.directory)
         _serve(cluster, line, attention)
     finally:
@@ -145,7 +144,7 @@ def _serve(cluster: Cluster, line: Line, attention: Attention) -> None:
                 line.answer()
             else:
                 line.answer(**cluster.start().as_dict())
-        except (Problem, OSError) as error:
+        except (SupervisorError, OSError) as error:
             line.answer(error=str(error))
 
 
@@ -156,7 +155,7 @@ def _shared(orders: Orders, line: Line) -> None:
     linux.adopt_orphans()
     layout = Layout(orders.directory)
     if not try_lock(open_lock(layout.supervisor_lock)):
-        raise Problem(f"Another supervisor looks after {layout.directory} already.")
+        raise SupervisorError(f"Another supervisor looks after {layout.directory} already.")
     if layout.log.exists() and layout.log.stat().st_size > LARGEST_LOG:
         layout.log.replace(layout.log.with_suffix(".log.1"))
     _redirect_output(layout)
@@ -166,32 +165,29 @@ def _shared(orders: Orders, line: Line) -> None:
     try:
         cluster = _make_cluster(orders, layout, attention, durable=True, watcher=watcher)
         address = cluster.start()
-        line.answer(pid=os.getpid(), **_publish(layout, address))
+        line.answer(**_publish(layout, address))
         line.close()
         _keep_up(cluster, attention)
     finally:
         layout.state.unlink(missing_ok=True)
         if cluster is not None:
             cluster.stop("fast")
+        remove_socket_directory(layout)
 
 
 def _keep_up(cluster: Cluster, attention: Attention) -> None:
     """Until nobody is left, start the server again if it falls over."""
-    since = time.monotonic()
     while not attention.wait():
         if not cluster.running:
             cluster.layout.state.unlink(missing_ok=True)
-            if time.monotonic() - since < STEADY_SECONDS:
-                return
             _publish(cluster.layout, cluster.start())
-            since = time.monotonic()
 
 
 def _watch_users(layout: Layout) -> tuple[int, int]:
     """A descriptor that ends when no user is left, and the process that waits for it.
 
-    It waits in flock(), which cannot be waited for together with anything else. The lock it gets belongs to the file
-    that it opened together with the supervisor, so that new users wait until the supervisor, too, has ended.
+    It waits in flock(), which cannot be waited for together with anything else. The supervisor has the same
+    file open, and with it the lock: new users wait until the supervisor, too, has ended.
     """
     users = open_lock(layout.users_lock)
     end, alive = os.pipe()

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import FrameType
 
 from . import linux
+from .errors import SupervisorError
 from .identity import Identity
-from .problem import Problem
 
 
-class OwnerGone(Exception):
+class OwnerGone(Exception):  # noqa: N818 - the regular end
     """Nobody is left who wants the server, or the supervisor was told to end."""
 
 
@@ -30,17 +30,15 @@ class Attention:
             os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, self._note)
-        signal.signal(signal.SIGTERM, self._terminate)
+        signal.signal(signal.SIGTERM, self._note)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        """Nothing to do: the wake-up is what counts."""
-
-    def _terminate(self, number: int, frame: FrameType | None) -> None:
-        self._terminated = True
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        """Remember a request to end; for all else the wake-up is what counts."""
+        self._terminated |= number == signal.SIGTERM
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for any of it; True if the owner has something to say or is gone. Raises OwnerGone on SIGTERM."""
+        """Wait for any of it; True if the owner says something or is gone. Raises OwnerGone on SIGTERM."""
         if self._terminated:
             raise OwnerGone
         ready, _, _ = select.select([self.owner, self._signals], [], [], seconds)
@@ -50,12 +48,12 @@ class Attention:
         return self.owner in ready
 
     def until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something is done; False when time ran out. Raises OwnerGone if the owner goes meanwhile."""
+        """Wait until something is done; False when time ran out. Raises OwnerGone if the owner goes."""
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > deadline:
                 return False
-            # An owner waits for its answer before it says anything else: if there is something to read, it is the end.
+            # An owner waits for its answer before it says more: if there is something to read, it is the end.
             if self.wait(0.005):
                 raise OwnerGone
         return True
@@ -121,17 +119,17 @@ def spawn(
                 os.dup2(source, target)
             for descriptor in inherit:
                 os.set_inheritable(descriptor, True)
-            os.execve(command[0], [os.fspath(word) for word in command], environment)
+            os.execve(command[0], [os.fspath(word) for word in command], environment)  # noqa: S606
         except BaseException as error:
             os.write(tell, str(error).encode())
         finally:
             os._exit(127)
     os.close(tell)
-    with open(told, encoding="utf-8", errors="replace") as pipe:
+    with os.fdopen(told, encoding="utf-8", errors="replace") as pipe:
         trouble = pipe.read()
     if trouble:
         os.waitpid(pid, 0)
-        raise Problem(f"{command[0]} cannot be run in {directory} by user {identity.uid}: {trouble}")
+        raise SupervisorError(f"{command[0]} cannot be run in {directory} by user {identity.uid}: {trouble}")
     return Process(pid)
 
 

@@ -5,19 +5,20 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from .errors import SupervisorError
 from .identity import Identity
 from .layout import Layout
-from .problem import Problem
 from .processes import Attention, spawn
 from .signals import QUIT_AT_ONCE
 
-# NOTIFY_SOCKET: a server built with systemd would report itself ready in the place of the user's own service.
-UNWANTED = ("PG", "LC_", "LANG", "NOTIFY_SOCKET")
+# Not the rest: secrets of whoever happened to start a server that others share, PG*, LC_*, NOTIFY_SOCKET (by
+# which the server would report itself ready in the place of the user's own service).
+KEPT = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH")
 
 
 def environment() -> Mapping[str, str]:
-    """The supervisor's own, without what would change how the server behaves."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(UNWANTED)}
+    """What the server's processes get to see of the environment."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     # With TZ given, initdb need not compare every time zone there is with the system's.
     return {**kept, "LC_ALL": "C", "TZ": "UTC"}
 
@@ -31,13 +32,13 @@ def reachable_programs(directory: Path, layout: Layout, identity: Identity, atte
         return directory
     prefix = directory.parent
     if not (prefix / "share").is_dir() or not (prefix / "lib").is_dir():
-        raise Problem(
-            f"PostgreSQL does not run as root, and user {identity.uid}, who stands in, cannot run {directory}/postgres. "
-            f"Put PostgreSQL where others may read it, or permit user namespaces."
+        raise SupervisorError(
+            f"PostgreSQL does not run as root, and user {identity.uid}, who stands in, cannot run "
+            f"{directory}/postgres. Put it where others may read it, or permit user namespaces."
         )
     copy = _copy(prefix, layout.directory / "programs") / directory.name
     if not _runs(copy, identity, attention):
-        raise Problem(
+        raise SupervisorError(
             f"User {identity.uid}, who stands in for root, cannot run {copy}/postgres, a copy of {directory}."
         )
     return copy
@@ -54,7 +55,7 @@ def _runs(directory: Path, identity: Identity, attention: Attention) -> bool:
             environment=environment(),
             death=QUIT_AT_ONCE,
         )
-    except Problem:
+    except SupervisorError:
         return False
     finally:
         os.close(null)
@@ -62,7 +63,7 @@ def _runs(directory: Path, identity: Identity, attention: Attention) -> bool:
 
 
 def _copy(prefix: Path, target: Path) -> Path:
-    """Copy an installation, readable by all. The wheel's libraries lie beside its package and are found from there."""
+    """Copy an installation, readable by all, with the libraries that a wheel has beside its package."""
     shutil.rmtree(target, ignore_errors=True)
     package = prefix.parent
     copies = {prefix: target / package.name / prefix.name}
@@ -89,4 +90,4 @@ def _copy(prefix: Path, target: Path) -> Path:
 def _copy_file(source: str, target: str) -> None:
     shutil.copyfile(source, target, follow_symlinks=False)
     if not os.path.islink(target):  # noqa: PTH114
-        os.chmod(target, 0o755 if os.access(source, os.X_OK) else 0o644)  # noqa: S103, PTH101
+        os.chmod(target, 0o755 if os.access(source, os.X_OK) else 0o644)  # noqa: PTH101

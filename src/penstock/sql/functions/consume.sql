@@ -1,18 +1,24 @@
 -- Consume: claim messages, with a lease on each.
 
--- The lease grows with each attempt by the queue's factor, to 30 days at the most.
-create or replace function penstock._lease_end(at timestamptz, seconds int, backoff float8, attempt int) returns timestamptz
-language sql immutable
+create or replace function penstock._check_consume(consumer_token text, vt_seconds int, batch_size int) returns void
+language plpgsql
 as $$
-    select case
-        when backoff = 1 then at + make_interval(secs => seconds)
-        else at + make_interval(secs => least(seconds * power(backoff, least(attempt - 1, 100)), 2592000))
-    end
+begin
+    perform penstock._require_read_committed('consume');
+    perform penstock._check_range('batch_size', batch_size, 1, 10000);
+    if vt_seconds is not null then
+        perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
+    end if;
+    if consumer_token = '' then
+        perform penstock._invalid('consumer_token must not be empty', 'null lets the server make one.');
+    end if;
+end
 $$;
-comment on function penstock._lease_end(timestamptz, int, float8, int) is 'When a lease that is taken now runs out.';
+comment on function penstock._check_consume(text, int, int) is 'Says what is wrong with the arguments of a consume.';
 
--- Rows are locked first, then exactly those are deleted. The ctid of a row locked by this transaction cannot change,
--- and ready rows are never updated. A claim takes no lock that anybody waits for, and waits for none.
+-- Rows are locked first, then exactly those are deleted. The ctid of a row that this transaction has locked cannot
+-- change, and ready rows are never updated. A claim takes no lock that anybody waits for, and waits for none.
+-- The lateral join goes through the priorities in order and stops as soon as there are enough.
 create or replace function penstock.consume_messages_batch(
     queue_name text,
     consumer_token text default null,
@@ -34,24 +40,13 @@ declare
     paused timestamptz;
     lease int;
     backoff float8;
-    ranks bigint[];
-    swept_to timestamptz;
-    swept_all_at timestamptz;
-    rows tid[];
-    stale boolean;
+    lease_end timestamptz;
     got int;
 begin
-    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-        perform penstock._require_read_committed('consume');
-    end if;
-    if batch_size is null or batch_size not between 1 and 10000 then
-        perform penstock._check_range('batch_size', batch_size, 1, 10000);
-    end if;
-    if vt_seconds not between 0 and 2592000 then
-        perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
-    end if;
-    if consumer_token = '' then
-        perform penstock._invalid('consumer_token must not be empty', 'null lets the server make one.');
+    if batch_size is null or batch_size not between 1 and 10000 or vt_seconds not between 0 and 2592000 or consumer_token = ''
+        or current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+    then
+        perform penstock._check_consume(consumer_token, vt_seconds, batch_size);
     end if;
     select q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff
     into queue_id, kept_until, paused, lease, backoff
@@ -62,51 +57,47 @@ begin
     if paused is not null then
         return;
     end if;
+    lease_end := at + make_interval(secs => lease);
 
     for look in 1..2 loop
-        select f.ranks, f.swept_to, f.swept_all_at into ranks, swept_to, swept_all_at
-        from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-        for p in 0..3 loop
-            loop
-                select array_agg(k.ctid), bool_or(k.expires_at <= at) into rows, stale
-                from (
-                    select r.ctid, r.expires_at
-                    from penstock.ready r
-                    where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
-                    order by r.rank, r.id limit missing for update skip locked
-                ) k;
-                exit when rows is null;
-                if stale then
-                    -- Their time to live is over: out of the way, and look again.
-                    perform penstock._expire_ready(queue_id, rows, at);
-                    continue;
-                end if;
-                return query
-                with gone as (
-                    delete from penstock.ready r where r.queue_id = queue_id and r.ctid = any(rows) returning r.*
-                )
-                insert into penstock.active as a
-                    (queue_id, id, priority, attempts, attempts_limit, large, vt, claimed_at, published_at, expires_at, tenant,
-                     token, dedup_key, headers, payload, body, errors)
-                select
-                    queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit, g.large,
-                    penstock._lease_end(at, lease, backoff, g.attempts + 1), at, g.published_at, g.expires_at, g.tenant,
-                    token, g.dedup_key, g.headers, g.payload, g.body, g.errors
-                from gone g order by g.rank, g.id
-                returning
-                    a.id, queue_name,
-                    case when a.large then (select p.payload from penstock.payloads p where p.id = a.id) else a.payload end,
-                    case when a.large then (select p.body from penstock.payloads p where p.id = a.id) else a.body end,
-                    a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, '');
-                get diagnostics got = row_count;
-                missing := missing - got;
-                exit;
-            end loop;
-            exit when missing = 0;
-        end loop;
+        return query
+        with living as materialized (
+            select r.ctid as row
+            from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
+            cross join lateral unnest(f.ranks) with ordinality p(floor, n)
+            cross join lateral (
+                select r.ctid from penstock.ready r
+                where r.queue_id = queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+                    and (r.expires_at is null or r.expires_at > at)
+                order by r.rank, r.id limit missing for update skip locked
+            ) r
+            limit missing
+        ), gone as (
+            delete from penstock.ready r
+            where r.queue_id = queue_id and r.ctid = any(array(select l.row from living l)) returning r.*
+        )
+        insert into penstock.active as a
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, vt, claimed_at, published_at, expires_at, tenant,
+             token, dedup_key, headers, payload, body, errors)
+        select
+            queue_id, queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit, g.large,
+            -- The lease grows with each attempt by the queue's factor, to 30 days at the most.
+            case
+                when backoff = 1 then lease_end
+                else at + make_interval(secs => least(lease * power(backoff, least(g.attempts, 100)), 2592000))
+            end,
+            at, g.published_at, g.expires_at, g.tenant, token, g.dedup_key, g.headers, g.payload, g.body, g.errors
+        from gone g order by g.priority, g.rank, g.id
+        returning
+            a.id, queue_name,
+            case when a.large then (select p.payload from penstock.payloads p where p.id = a.id) else a.payload end,
+            case when a.large then (select p.body from penstock.payloads p where p.id = a.id) else a.body end,
+            a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, '');
+        get diagnostics got = row_count;
+        missing := missing - got;
         exit when missing = 0 or look = 2;
         -- Less than asked for: take back what nobody holds any more and promote what is due, then look again.
-        exit when not penstock._sweep_due(queue_id, at, swept_to, swept_all_at);
+        exit when not penstock._sweep_due(queue_id, at);
     end loop;
 end
 $$;
@@ -141,10 +132,10 @@ begin
         where r.queue_id = queue_id and r.ctid = any(rows) and r.expires_at <= at returning r.*
     ), buried as (
         insert into penstock.dead
-            (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
              headers, payload, body, errors, last_error)
         select
-            queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
+            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
         from gone g
     )
@@ -169,10 +160,10 @@ begin
         where s.queue_id = queue_id and s.id = any(ids) and s.expires_at <= at returning s.*
     ), buried as (
         insert into penstock.dead
-            (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
              headers, payload, body, errors, last_error)
         select
-            queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
+            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
         from gone g
     )

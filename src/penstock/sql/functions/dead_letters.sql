@@ -43,12 +43,14 @@ as $$
 declare
     at timestamptz := penstock.clock();
     floor_ranks bigint[] := penstock._floor(queue_id);
+    plain_tops bigint[];
     most int;
     name text;
     wakes boolean;
     revived bigint;
 begin
-    select nullif(q.max_delivery_attempts, 0), q.name, q.notify into most, name, wakes from penstock.queues q where q.id = queue_id;
+    select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops into most, name, wakes, plain_tops
+    from penstock.queues q where q.id = queue_id;
     perform penstock._burn_ids(cardinality(ids));
     insert into penstock.dedup (queue_id, key, id)
     select queue_id, d.dedup_key, d.id from penstock.dead d
@@ -58,21 +60,27 @@ begin
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
     )
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
-         body, errors)
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+         payload, body, errors)
     select
         queue_id, g.priority,
-        coalesce(
-            penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1])
-                + row_number() over (partition by g.priority, g.tenant order by g.id),
-            nextval('penstock.message_ids')
-        ),
+        case
+            when g.fair and floor_ranks is not null then g.nth + max(
+                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1], plain_tops) end
+            ) over (partition by g.priority, g.tenant)
+            else nextval('penstock.message_ids')
+        end,
         g.id, case when more_attempts is null then 0 else g.attempts end,
         case when g.attempts + more_attempts > most then g.attempts + more_attempts end,
-        g.large, g.published_at, at + (g.expires_at - g.published_at), g.tenant,
+        g.large, g.fair, g.published_at, at + (g.expires_at - g.published_at), g.tenant,
         (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = g.dedup_key and k.id = g.id),
         g.headers, g.payload, g.body, g.errors
-    from gone g;
+    from (
+        select
+            x.*, plain_tops is not null or x.tenant <> '' as fair,
+            row_number() over (partition by x.priority, x.tenant order by x.id) as nth
+        from gone x order by x.id
+    ) g;
     get diagnostics revived = row_count;
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);
@@ -167,7 +175,7 @@ begin
     select array_agg(k.id) into ids
     from (
         select d.id from penstock.dead d
-        where d.queue_id = queue_id and d.queue_id::bigint = queue_id and d.moved_at < before
+        where d.queue_id = queue_id and d.sweep_queue_id = queue_id and d.moved_at < before
         order by d.moved_at limit most for update skip locked
     ) k;
     if ids is null then

@@ -35,22 +35,72 @@ $$;
 comment on function penstock._floor(int) is
     'The newest floor of a queue, a rank for each priority; null where this transaction cannot see the newest.';
 
--- The highest rank that a tenant waits at, or the floor: the next message of that tenant comes right behind it.
-create or replace function penstock._last_rank(queue_id int, priority smallint, tenant text, floor_rank bigint) returns bigint
+-- The rank that a message which comes in new is put behind. A queue without tenants needs none: there the id is the
+-- rank. What waited before the first tenant came counts for those of no tenant (plain_tops).
+create or replace function penstock._last_rank(queue_id int, priority smallint, tenant text, floor_rank bigint, plain_tops bigint[]) returns bigint
 language sql stable
 as $$
-    select coalesce(
+    select greatest(
+        floor_rank,
+        case when tenant = '' then plain_tops[priority + 1] end,
         (
             select r.rank from penstock.ready r
-            where r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
+            where r.fair and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
                 and r.priority = _last_rank.priority and r.rank > floor_rank
             order by r.rank desc limit 1
-        ),
-        floor_rank
+        )
     )
 $$;
-comment on function penstock._last_rank(int, smallint, text, bigint) is
+comment on function penstock._last_rank(int, smallint, text, bigint, bigint[]) is
     'The last rank that a tenant waits at in a queue and priority, the floor where it waits at none.';
+
+-- The front of each priority: the rank of its first living row. Where there is none, the floor in a queue with
+-- tenants, else null: then a fresh id is as far in front as any, and does not hold the floor down.
+create or replace function penstock._front(queue_id int, floor_ranks bigint[], fair boolean) returns bigint[]
+language sql stable
+as $$
+    select array_agg(
+        coalesce(
+            (
+                select r.rank from penstock.ready r
+                where r.queue_id = _front.queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+                order by r.rank, r.id limit 1
+            ),
+            case when fair then p.floor end
+        ) order by p.n
+    )
+    from unnest(floor_ranks) with ordinality p(floor, n)
+$$;
+comment on function penstock._front(int, bigint[], boolean) is
+    'The ranks for messages that come back: in front of what waits.';
+
+-- The first message of a tenant: from now on ranks are given by tenant. Whoever comes second while the first has not
+-- committed goes on without: only his messages are ranked by tenant then.
+create or replace function penstock._begin_tenants(queue_id int, floor_ranks bigint[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    tops bigint[];
+begin
+    perform from penstock.queues q where q.id = queue_id and q.plain_tops is null for no key update skip locked;
+    if found then
+        for p in 0..3 loop
+            tops[p + 1] := coalesce(
+                (
+                    select r.rank from penstock.ready r
+                    where r.queue_id = queue_id and r.priority = p and r.rank >= floor_ranks[p + 1]
+                    order by r.rank desc, r.id desc limit 1
+                ),
+                0
+            );
+        end loop;
+        update penstock.queues q set plain_tops = tops where q.id = queue_id;
+    end if;
+end
+$$;
+comment on function penstock._begin_tenants(int, bigint[]) is
+    'Makes a queue give ranks by tenant, when the first message of one comes.';
 
 -- Draws ids that no message gets, one for each rank that is handed out to a message which has its id already:
 -- so ranks never exceed the id sequence.

@@ -28,16 +28,18 @@ begin
         oldest := least(oldest, first);
     end loop;
     select count(*), min(s.published_at) into counted.delayed_count, first
-    from penstock.scheduled s where s.queue_id = queue_id and s.queue_id::bigint = queue_id and s.due_at > since;
+    from penstock.scheduled s where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since;
     oldest := least(oldest, first);
     select count(*) into counted.processing_count
-    from penstock.active a where a.queue_id = queue_id and a.queue_id::bigint = queue_id and a.vt > since;
+    from penstock.active a where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since;
     select count(*) into counted.completed_count from penstock.done d where d.queue_id = queue_id;
     select count(*) into counted.dead_count from penstock.dead d where d.queue_id = queue_id;
     counted.queue_name := queue_name;
     counted.pending_count := waiting + counted.delayed_count;
     counted.total_count := counted.pending_count + counted.processing_count + counted.completed_count;
-    counted.oldest_pending_seconds := extract(epoch from greatest(at - oldest, interval '0'));
+    if oldest is not null then
+        counted.oldest_pending_seconds := extract(epoch from greatest(at - oldest, interval '0'));
+    end if;
     return counted;
 end
 $$;

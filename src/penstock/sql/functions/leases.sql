@@ -57,7 +57,7 @@ begin
         select array_agg(k.id) into ids
         from (
             select a.id from penstock.active a
-            where a.queue_id = queue and a.queue_id::bigint = queue and a.vt > since and a.token = token
+            where a.queue_id = queue and a.sweep_queue_id = queue and a.vt > since and a.token = token
             order by a.vt for update skip locked
         ) k;
         if ids is not null then

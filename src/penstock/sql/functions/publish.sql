@@ -1,78 +1,73 @@
 -- Publish: messages into a topic, or to one queue past any topic.
 
 -- One queue's step of a publish, with the queue's lock held and the ids drawn after it. True: consumers may be asleep.
--- Options that differ by message come as arrays; where none do, the arrays are null and one rank is looked up for all.
+-- A null id is a message that is not for this time. The rank is the id, or by tenant where the queue has tenants.
 create or replace function penstock._put(
     queue_id int, at timestamptz, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
     priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
-    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[],
-    alike boolean
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
 ) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     floor_ranks bigint[] := penstock._floor(queue_id);
-    floor_rank bigint;
-    last_rank bigint;
+    plain_tops bigint[];
 begin
-    if alike then
-        if due_at is not null then
-            insert into penstock.scheduled
-                (queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
-            select queue_id, m.id, priority, 0, coalesce(m.large, false), due_at, at, expires_at, tenant, dedup_key, headers, m.payload, m.body
-            from unnest(ids, payloads, bodies, large) m(id, payload, body, large);
-            return false;
+    if floor_ranks is not null then
+        if tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)) then
+            perform penstock._begin_tenants(queue_id, floor_ranks);
         end if;
-        floor_rank := floor_ranks[priority + 1];
-        if floor_rank is not null then
-            select r.rank into last_rank
-            from penstock.ready r
-            where r.tenant = tenant and r.queue_id = queue_id and r.priority = priority and r.rank > floor_rank
-            order by r.rank desc limit 1;
-        end if;
-        insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, large, published_at, expires_at, tenant, dedup_key, headers, payload, body)
-        select
-            queue_id, priority, coalesce(greatest(floor_rank, last_rank) + m.n, m.id), m.id, 0, coalesce(m.large, false),
-            at, expires_at, tenant, dedup_key, headers, m.payload, m.body
-        from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n);
-        -- A backlog keeps consumers awake. One that is about to be drained does not, so a short one wakes too.
-        return last_rank is null or last_rank - floor_rank < 100;
+        select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
     end if;
-
-    insert into penstock.scheduled
-        (queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
-    select
-        queue_id, m.id, coalesce(m.priority, priority), 0, coalesce(m.large, false), coalesce(m.due_at, due_at), at, coalesce(m.expires_at, expires_at),
-        coalesce(m.tenant, tenant), coalesce(m.dedup_key, dedup_key), coalesce(m.headers, headers), m.payload, m.body
-    from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys)
-        m(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key)
-    where coalesce(m.due_at, due_at) > at and m.id is not null;
+    if due_at is not null or due_times is not null then
+        insert into penstock.scheduled
+            (queue_id, sweep_queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+        select
+            queue_id, queue_id, m.id, coalesce(m.priority, priority), 0, coalesce(m.large, false), coalesce(m.due_at, due_at), at,
+            coalesce(m.expires_at, expires_at), coalesce(m.tenant, tenant), coalesce(m.dedup_key, dedup_key), coalesce(m.headers, headers),
+            m.payload, m.body
+        from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys)
+            m(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key)
+        where coalesce(m.due_at, due_at) > at and m.id is not null;
+    end if;
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, large, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+        (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
     select
         queue_id, m.priority,
-        coalesce(
-            penstock._last_rank(queue_id, m.priority, m.tenant, floor_ranks[m.priority + 1])
-                + row_number() over (partition by m.priority, m.tenant order by m.n),
-            m.id
-        ),
-        m.id, 0, m.large, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
+        case
+            when m.fair and floor_ranks is not null then m.nth + max(
+                case when m.nth = 1 then penstock._last_rank(queue_id, m.priority, m.tenant, floor_ranks[m.priority + 1], plain_tops) end
+            ) over (partition by m.priority, m.tenant)
+            else m.id
+        end,
+        m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
     from (
         select
-            x.n, x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
+            x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
+            plain_tops is not null or coalesce(x.tenant, tenant) <> '' as fair,
+            row_number() over (partition by coalesce(x.priority, priority), coalesce(x.tenant, tenant) order by x.n) as nth,
             coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
             coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
             x.payload, x.body
         from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
             x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
-        where not coalesce(coalesce(x.due_at, due_at) > at, false) and x.id is not null
+        where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
     ) m;
-    return true;
+    return found and (
+        floor_ranks is null
+        or not exists (
+            select from (
+                select r.published_at from penstock.ready r
+                where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_ranks[priority + 1]
+                order by r.rank, r.id limit 1
+            ) head
+            where head.published_at < at - interval '50 ms'
+        )
+    );
 end
 $$;
-comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[], boolean) is
+comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
     'Puts messages into one queue, into ready or scheduled, and says whether consumers should be woken.';
 
 -- Keys are taken in the order (key, queue), the same for everyone, so that two batches cannot wait for each other.
@@ -265,7 +260,7 @@ begin
             at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), case when deliver_after > at then deliver_after end, dedup_key,
             priorities, tenants, headers_list,
             case when ttls is not null then array(select at + make_interval(secs => t) from unnest(ttls) with ordinality x(t, i) order by i) end,
-            deliver_afters, dedup_keys, alike
+            deliver_afters, dedup_keys
         ) and notify then
             perform penstock._wake(name, ids[1]);
         end if;
@@ -342,7 +337,62 @@ set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
+#variable_conflict use_variable
+declare
+    at timestamptz;
+    queue_id int;
+    notify boolean;
+    default_ttl int;
+    payload_limit int;
+    kept_until timestamptz;
+    plain_tops bigint[];
+    floor_rank bigint;
 begin
+    -- What most sends are, with the fewest statements: small payloads that have all options in common, into a queue
+    -- without tenants. The rank is the id, which is drawn after the lock.
+    if deliver_after is null and priority between 0 and 3 and tenant is null and bodies is null and dedup_key is null
+        and deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
+        and dedup_keys is null and coalesce(ttl_seconds > 0, true) and cardinality(payloads) > 0 and array_position(payloads, null) is null
+        and current_setting('transaction_isolation') = 'read committed'
+        and (pg_column_size(payloads) <= 1500 or (select max(pg_column_size(p)) <= 1500 from unnest(payloads) p))
+    then
+        at := penstock.clock();
+        select q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops
+        into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops
+        from penstock.queues q where q.name = queue_name;
+        if not found or kept_until <= at then
+            perform penstock._unknown_queue(queue_name);
+        end if;
+        if plain_tops is null and payload_limit >= 1500 then
+            perform pg_advisory_xact_lock_shared(1346719315, queue_id);
+            select f.ranks[priority + 1] into floor_rank
+            from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+            if not found then
+                perform penstock._unknown_queue(queue_name);
+            end if;
+            -- A backlog keeps consumers awake: they are behind where the first in line waits for a while already.
+            notify := notify and not exists (
+                select from (
+                    select r.published_at from penstock.ready r
+                    where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank
+                    order by r.rank, r.id limit 1
+                ) head
+                where head.published_at < at - interval '50 ms'
+            );
+            return query
+            insert into penstock.ready as r
+                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, headers, payload)
+            select
+                queue_id, priority, m.id, m.id, 0, false, false, at, at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), '',
+                headers, m.payload
+            from (select p.payload, nextval('penstock.message_ids') as id from unnest(payloads) p(payload)) m
+            returning r.id;
+            if notify then
+                perform penstock._wake(queue_name, currval('penstock.message_ids'));
+            end if;
+            return;
+        end if;
+    end if;
     return query select unnest(penstock._publish(
         queue_name, array[penstock._queue_id(queue_name)], payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
         deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys

@@ -1,7 +1,7 @@
 -- Settle: how a consumer ends what it began: ack, nack, release, reject.
 
 create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text) returns jsonb
-language sql immutable
+language sql stable
 as $$
     select case
         when error is null then errors
@@ -12,15 +12,39 @@ $$;
 comment on function penstock._add_error(jsonb, int, timestamptz, text) is
     'The error history with one more error; the last ten are kept.';
 
-create or replace function penstock._ack(queue_id int, keep boolean, message_ids bigint[], token text, results jsonb[], at timestamptz) returns bigint[]
-language plpgsql
+-- Rows are locked in the order of their ids, as in every batch call on active. Tokens are compared pair by pair: one
+-- pass for each distinct token, and mostly there is one.
+create or replace function penstock.ack_messages(queue_name text, message_ids bigint[], tokens text[], results jsonb[] default null) returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
 as $$
 #variable_conflict use_variable
 declare
+    token text := tokens[1];
+    queue_id int;
+    keep boolean;
     ids bigint[];
     keys text[];
     large_ids bigint[];
 begin
+    if message_ids is null or tokens is null or cardinality(message_ids) <> cardinality(tokens)
+        or cardinality(results) <> cardinality(message_ids)
+    then
+        perform penstock._invalid(
+            format('there must be a token, and a result if any, for each message: %s ids, %s tokens, %s results',
+                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(tokens)::text, 'null'), coalesce(cardinality(results)::text, 'no'))
+        );
+    end if;
+    if not coalesce(token = all (tokens), false) then
+        return query select penstock._ack_by_token(queue_name, message_ids, tokens, results);
+        return;
+    end if;
+    select q.id, q.retain_completed_seconds > 0 into queue_id, keep from penstock.queues q where q.name = queue_name;
+    if not found then
+        perform penstock._unknown_queue(queue_name);
+    end if;
     if keep then
         with gone as (
             delete from penstock.active a
@@ -29,8 +53,8 @@ begin
             insert into penstock.done
                 (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers, payload, body, errors, result)
             select
-                queue_id, g.id, g.priority, g.attempts, at, g.claimed_at, g.published_at, g.tenant, g.token, g.headers, g.payload, g.body,
-                g.errors, results[array_position(message_ids, g.id)]
+                queue_id, g.id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant, g.token, g.headers,
+                g.payload, g.body, g.errors, results[array_position(message_ids, g.id)]
             from gone g
         )
         select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large)
@@ -49,56 +73,37 @@ begin
     if large_ids is not null then
         perform penstock._free_payloads(queue_id, large_ids);
     end if;
-    return ids;
-end
-$$;
-comment on function penstock._ack(int, boolean, bigint[], text, jsonb[], timestamptz) is
-    'Ends messages that one token holds, and returns those that it did hold.';
-
--- Rows are locked in the order of their ids, as in every batch call on active. Tokens are compared pair by pair: one
--- statement for each distinct token, and mostly there is one.
-create or replace function penstock.ack_messages(queue_name text, message_ids bigint[], tokens text[], results jsonb[] default null) returns setof bigint
-language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-as $$
-#variable_conflict use_variable
-declare
-    at timestamptz := penstock.clock();
-    queue_id int;
-    keep boolean;
-    held record;
-begin
-    if message_ids is null or tokens is null or cardinality(message_ids) <> cardinality(tokens)
-        or cardinality(results) <> cardinality(message_ids)
-    then
-        perform penstock._invalid(
-            format('there must be a token, and a result if any, for each message: %s ids, %s tokens, %s results',
-                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(tokens)::text, 'null'), coalesce(cardinality(results)::text, 'no'))
-        );
-    end if;
-    select q.id, q.retain_completed_seconds > 0 into queue_id, keep from penstock.queues q where q.name = queue_name;
-    if not found then
-        perform penstock._unknown_queue(queue_name);
-    end if;
-    if tokens[1] = all (tokens) then
-        return query select unnest(penstock._ack(queue_id, keep, message_ids, tokens[1], results, at));
-        return;
-    end if;
-    -- All of them first, by id: groups alone would lock in another order than a batch that holds only some of them.
-    perform from penstock.active a where a.queue_id = queue_id and a.id = any(message_ids) order by a.id for update;
-    for held in
-        select t.token, array_agg(t.id order by t.n) as ids, array_agg(t.result order by t.n) as results
-        from unnest(message_ids, tokens, results) with ordinality t(id, token, result, n)
-        group by t.token order by min(t.id)
-    loop
-        return query select unnest(penstock._ack(queue_id, keep, held.ids, held.token, held.results, at));
-    end loop;
+    return query select unnest(ids);
 end
 $$;
 comment on function penstock.ack_messages(text, bigint[], text[], jsonb[]) is
     'Marks messages as done, each with the token that holds it, in the caller''s transaction. Returns the ids of those that were held; the others have been taken back or were finished before.';
+
+-- All of them are locked first, by id: pass by pass they would be locked in another order than by somebody who acks
+-- only some of them.
+create or replace function penstock._ack_by_token(queue_name text, message_ids bigint[], tokens text[], results jsonb[]) returns setof bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    held record;
+begin
+    perform from penstock.active a where a.queue_id = queue and a.id = any(message_ids) order by a.id for update;
+    for held in
+        select
+            t.token, array_agg(t.id order by t.n) as ids, array_agg(t.token order by t.n) as tokens,
+            case when results is not null then array_agg(t.result order by t.n) end as results
+        from unnest(message_ids, tokens, results) with ordinality t(id, token, result, n)
+        where t.token is not null
+        group by t.token order by t.token
+    loop
+        return query select penstock.ack_messages(queue_name, held.ids, held.tokens, held.results);
+    end loop;
+end
+$$;
+comment on function penstock._ack_by_token(text, bigint[], text[], jsonb[]) is
+    'Acks messages that several tokens hold.';
 
 create or replace function penstock.ack_message(queue_name text, message_id bigint, token text, result jsonb default null) returns boolean
 language plpgsql
@@ -118,7 +123,7 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    floor_ranks bigint[] := penstock._floor(queue_id);
+    front_ranks bigint[];
     most int;
     delays int[];
     moved bigint;
@@ -126,9 +131,12 @@ declare
     keys text[];
     wakes boolean;
     name text;
+    fair boolean;
 begin
-    select nullif(q.max_delivery_attempts, 0), q.retry_delays, q.notify, q.name into most, delays, wakes, name
+    select nullif(q.max_delivery_attempts, 0), q.retry_delays, q.notify, q.name, q.plain_tops is not null
+    into most, delays, wakes, name, fair
     from penstock.queues q where q.id = queue_id;
+    front_ranks := penstock._front(queue_id, penstock._floor(queue_id), fair);
     with gone as (
         delete from penstock.active a
         where a.queue_id = queue_id and a.id = any(ids) and (token is null or a.token = token)
@@ -145,27 +153,27 @@ begin
         from gone g
     ), buried as (
         insert into penstock.dead
-            (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
              headers, payload, body, errors, last_error)
         select
-            queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, j.reason, at, j.published_at, j.expires_at, j.tenant,
+            queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, j.reason, at, j.published_at, j.expires_at, j.tenant,
             j.dedup_key, j.headers, j.payload, j.body, j.history, j.history -> -1 ->> 'error'
         from judged j where j.reason is not null
     ), delayed as (
         insert into penstock.scheduled
-            (queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload,
              body, errors)
         select
-            queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, at + make_interval(secs => j.delay), j.published_at,
+            queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, at + make_interval(secs => j.delay), j.published_at,
             j.expires_at, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
         from judged j where j.reason is null and j.delay > 0
     ), returned as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
-             body, errors)
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+             payload, body, errors)
         select
-            queue_id, j.priority, coalesce(floor_ranks[j.priority + 1], nextval('penstock.message_ids')), j.id, j.attempts, j.attempts_limit,
-            j.large, j.published_at, j.expires_at, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
+            queue_id, j.priority, coalesce(front_ranks[j.priority + 1], nextval('penstock.message_ids')), j.id, j.attempts, j.attempts_limit,
+            j.large, false, j.published_at, j.expires_at, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
         from judged j where j.reason is null and j.delay = 0
     )
     select
@@ -213,24 +221,27 @@ as $$
 #variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name);
-    floor_ranks bigint[];
+    front_ranks bigint[];
+    fair boolean;
+    notify boolean;
 begin
     perform penstock._lock_queue(queue);
-    floor_ranks := penstock._floor(queue);
+    select q.plain_tops is not null, q.notify into fair, notify from penstock.queues q where q.id = queue;
+    front_ranks := penstock._front(queue, penstock._floor(queue), fair);
     with gone as (
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
     )
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
-         body, errors)
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+         payload, body, errors)
     select
-        queue, g.priority, coalesce(floor_ranks[g.priority + 1], nextval('penstock.message_ids')), g.id, g.attempts - 1, g.attempts_limit,
-        g.large, g.published_at, g.expires_at, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+        queue, g.priority, coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids')), g.id, g.attempts - 1, g.attempts_limit,
+        g.large, false, g.published_at, g.expires_at, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
     from gone g;
     if not found then
         return false;
     end if;
-    if (select q.notify from penstock.queues q where q.id = queue) then
+    if notify then
         perform penstock._wake(queue_name, message_id);
     end if;
     return true;
@@ -255,10 +266,10 @@ begin
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
     )
     insert into penstock.dead as d
-        (queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+        (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
          headers, payload, body, errors, last_error)
     select
-        queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.tenant,
+        queue, queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.tenant,
         g.dedup_key, g.headers, g.payload, g.body, penstock._add_error(g.errors, g.attempts, at, error),
         penstock._add_error(g.errors, g.attempts, at, error) -> -1 ->> 'error'
     from gone g

@@ -3,7 +3,7 @@
 -- A little before where the last sweep looked to, or everything where nobody has looked at everything for a while:
 -- what was committed after its time had passed lies below.
 create or replace function penstock._sweep_from(at timestamptz, swept_to timestamptz, swept_all_at timestamptz) returns timestamptz
-language sql immutable
+language sql stable
 as $$
     select case when swept_all_at > at - interval '90 seconds' then swept_to - interval '1 second' else '-infinity' end
 $$;
@@ -12,22 +12,24 @@ comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) 
 
 -- What a consume does that found too little. Probes first, without a lock: mostly there is nothing. The queue's lock
 -- is only tried for, since the caller holds rows: waiting here could wait for whoever deletes the queue.
-create or replace function penstock._sweep_due(queue_id int, at timestamptz, swept_to timestamptz, swept_all_at timestamptz) returns boolean
+create or replace function penstock._sweep_due(queue_id int, at timestamptz) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    since timestamptz := penstock._sweep_from(at, swept_to, swept_all_at);
+    since timestamptz;
     found_one boolean;
 begin
+    select penstock._sweep_from(at, f.swept_to, f.swept_all_at) into since
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     select true into found_one
     from penstock.active a
-    where a.queue_id = queue_id and a.queue_id::bigint = queue_id and a.vt > since and a.vt <= at
+    where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt <= at
     order by a.vt limit 1;
     if found_one is null then
         select true into found_one
         from penstock.scheduled s
-        where s.queue_id = queue_id and s.queue_id::bigint = queue_id and s.due_at > since and s.due_at <= at
+        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
         order by s.due_at limit 1;
     end if;
     if found_one is null or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
@@ -36,7 +38,7 @@ begin
     return penstock._take_back(queue_id, at, since, 1000) + penstock._promote(queue_id, at, since, 1000) > 0;
 end
 $$;
-comment on function penstock._sweep_due(int, timestamptz, timestamptz, timestamptz) is
+comment on function penstock._sweep_due(int, timestamptz) is
     'Takes back expired leases and promotes due messages of one queue; true where anything moved.';
 
 -- With the queue's lock held.
@@ -51,7 +53,7 @@ begin
     from (
         select a.id
         from penstock.active a
-        where a.queue_id = queue_id and a.queue_id::bigint = queue_id and a.vt > since and a.vt <= at
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt <= at
         order by a.vt limit most for update skip locked
     ) k;
     if ids is null then
@@ -71,6 +73,8 @@ as $$
 #variable_conflict use_variable
 declare
     floor_ranks bigint[];
+    front_ranks bigint[];
+    plain_tops bigint[];
     ids bigint[];
     stale boolean;
 begin
@@ -78,7 +82,7 @@ begin
     from (
         select s.id, s.expires_at
         from penstock.scheduled s
-        where s.queue_id = queue_id and s.queue_id::bigint = queue_id and s.due_at > since and s.due_at <= at
+        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
         order by s.due_at limit most for update skip locked
     ) k;
     if ids is null then
@@ -88,23 +92,32 @@ begin
         perform penstock._expire_scheduled(queue_id, ids, at);
     end if;
     floor_ranks := penstock._floor(queue_id);
+    select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
+    front_ranks := penstock._front(queue_id, floor_ranks, plain_tops is not null);
     perform penstock._burn_ids(cardinality(ids));
     with gone as (
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     )
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, published_at, expires_at, tenant, dedup_key, headers, payload,
-         body, errors)
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+         payload, body, errors)
     select
         queue_id, g.priority,
         case
-            when g.attempts > 0 then floor_ranks[g.priority + 1]
-            else penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1])
-                + row_number() over (partition by g.priority, g.tenant, g.attempts = 0 order by g.due_at, g.id)
+            when g.attempts > 0 then coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids'))
+            when g.fair then g.nth + max(
+                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1], plain_tops) end
+            ) over (partition by g.priority, g.tenant)
+            else nextval('penstock.message_ids')
         end,
-        g.id, g.attempts, g.attempts_limit, g.large, g.published_at, g.expires_at, g.tenant, g.dedup_key, g.headers, g.payload,
-        g.body, g.errors
-    from gone g;
+        g.id, g.attempts, g.attempts_limit, g.large, g.fair and g.attempts = 0, g.published_at, g.expires_at, g.tenant, g.dedup_key,
+        g.headers, g.payload, g.body, g.errors
+    from (
+        select
+            x.*, plain_tops is not null or x.tenant <> '' as fair,
+            row_number() over (partition by x.priority, x.tenant order by x.attempts > 0, x.due_at, x.id) as nth
+        from gone x order by x.due_at, x.id
+    ) g;
     return cardinality(ids);
 end
 $$;
@@ -124,7 +137,7 @@ begin
     from (
         select r.ctid
         from penstock.ready r
-        where r.queue_id = queue_id and r.queue_id::bigint = queue_id and r.expires_at > since and r.expires_at <= at
+        where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
         order by r.expires_at limit most for update skip locked
     ) k;
     if rows is not null then
@@ -134,7 +147,7 @@ begin
     from (
         select s.id
         from penstock.scheduled s
-        where s.queue_id = queue_id and s.queue_id::bigint = queue_id and s.expires_at > since and s.expires_at <= at
+        where s.queue_id = queue_id and s.expires_at > since and s.expires_at <= at
         order by s.expires_at limit most for update skip locked
     ) k;
     if ids is not null then

@@ -27,7 +27,8 @@ create table penstock.queues (
     min_active int not null default 5,
     priority_shares int[] not null default '{40,30,20,10}',
     tenant_max_active int,
-    notify boolean not null default true
+    notify boolean not null default true,
+    plain_tops bigint[]
 );
 create index queues_topic on penstock.queues (topic_id);
 comment on table penstock.queues is 'Queues and their settings. Read on every call, written only by create, alter, pause, resume and delete.';
@@ -57,6 +58,8 @@ comment on column penstock.queues.tenant_max_active is
     'At most so many messages of one tenant are ready or active; null: no limit.';
 comment on column penstock.queues.notify is
     'Whether a publish wakes waiting consumers by NOTIFY.';
+comment on column penstock.queues.plain_tops is
+    'Not a setting: null until the first message of a tenant, then the last rank of each priority that was handed out before.';
 
 -- One id for each published message, the same in every queue it fans out to. Ranks never exceed it.
 create sequence penstock.message_ids as bigint;
@@ -85,6 +88,7 @@ create table penstock.ready (
     attempts int not null,
     attempts_limit int,
     large boolean not null,
+    fair boolean not null,
     published_at timestamptz not null,
     expires_at timestamptz,
     tenant text collate "C" not null,
@@ -95,13 +99,17 @@ create table penstock.ready (
     errors jsonb
 );
 create index ready_order on penstock.ready (queue_id, priority, rank, id);
-create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank);
-create index ready_expiry on penstock.ready ((queue_id::bigint), expires_at) where expires_at is not null;
+create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where fair;
+create index ready_expiry on penstock.ready (expires_at) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
+comment on column penstock.ready.fair is
+    'Whether the rank was given by tenant. A queue without tenants has no such rows, and does not pay for the index.';
 
--- The cast in the second index of a table keeps look-ups by key off it, whatever the statistics say.
+-- sweep_queue_id is queue_id once more, for the index by time: so no look-up by key can take that index for its own,
+-- whatever the statistics say.
 create table penstock.scheduled (
     queue_id int not null,
+    sweep_queue_id int not null,
     id bigint not null,
     priority smallint not null,
     attempts int not null,
@@ -118,12 +126,13 @@ create table penstock.scheduled (
     errors jsonb,
     primary key (queue_id, id)
 );
-create index scheduled_due on penstock.scheduled ((queue_id::bigint), due_at);
-create index scheduled_expiry on penstock.scheduled ((queue_id::bigint), expires_at) where expires_at is not null;
+create index scheduled_due on penstock.scheduled (sweep_queue_id, due_at);
+create index scheduled_expiry on penstock.scheduled (expires_at) where expires_at is not null;
 comment on table penstock.scheduled is 'Messages that are due later: published with a delay, or waiting for their next attempt.';
 
 create table penstock.active (
     queue_id int not null,
+    sweep_queue_id int not null,
     id bigint not null,
     priority smallint not null,
     attempts int not null,
@@ -142,11 +151,12 @@ create table penstock.active (
     errors jsonb,
     primary key (queue_id, id)
 );
-create index active_lease on penstock.active ((queue_id::bigint), vt);
+create index active_lease on penstock.active (sweep_queue_id, vt);
 comment on table penstock.active is 'Messages that a consumer holds a lease on until vt.';
 
 create table penstock.dead (
     queue_id int not null,
+    sweep_queue_id int not null,
     id bigint not null,
     priority smallint not null,
     attempts int not null,
@@ -165,7 +175,7 @@ create table penstock.dead (
     last_error text,
     primary key (queue_id, id)
 );
-create index dead_moved on penstock.dead ((queue_id::bigint), moved_at);
+create index dead_moved on penstock.dead (sweep_queue_id, moved_at);
 comment on table penstock.dead is 'Dead letters, with the reason, the last error and the error history.';
 
 -- Days are attached ahead by maintain(); what falls outside of them lands in the default partition.

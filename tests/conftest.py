@@ -1,0 +1,152 @@
+"""Real servers and databases with the schema in them.
+
+`server`, `database`, `connect` and `sql` run a test on each PostgreSQL that is here, the embedded 18 and the
+system's 15; `server18`, `database18`, `connect18` and `sql18` on the embedded one only. Each test has a
+database of its own.
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol
+
+import psycopg
+import pytest
+
+from penstock.embedded import EmbeddedError, Server, find_binaries, throwaway
+
+TEMPLATE = "penstock_template"
+
+# Quick, because nothing has to outlive a power cut; all else as a user has it.
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "max_prepared_transactions": "20",
+}
+
+
+class Connect(Protocol):
+    """Opens an autocommit connection to the test's database; it is closed after the test."""
+
+    def __call__(self, **options: Any) -> psycopg.Connection[Any]: ...
+
+
+class Servers:
+    """One server for each major version, started when the first test asks for it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._started: dict[int, Server] = {}
+        self._templates: set[int] = set()
+        self._numbers = itertools.count(1)
+
+    def get(self, major: int) -> Server:
+        if major not in self._started:
+            binaries = find_binaries(major=major)
+            server = self._stack.enter_context(throwaway(settings=SETTINGS, binaries=binaries))
+            self._started[major] = server
+        return self._started[major]
+
+    @contextmanager
+    def database(self, server: Server) -> Iterator[str]:
+        """A fresh database with the schema: its DSN."""
+        self._make_template(server)
+        name = f"test_{next(self._numbers)}"
+        with psycopg.connect(server.dsn(), autocommit=True) as admin:
+            admin.execute(f'create database "{name}" template "{TEMPLATE}"')
+        try:
+            yield server.dsn(name)
+        finally:
+            with psycopg.connect(server.dsn(), autocommit=True) as admin:
+                admin.execute(f'drop database "{name}" with (force)')
+
+    def _make_template(self, server: Server) -> None:
+        if server.version in self._templates:
+            return
+        from penstock import schema
+
+        with psycopg.connect(server.dsn(), autocommit=True) as admin:
+            # An install that failed in an earlier test left an empty one behind.
+            admin.execute(f'drop database if exists "{TEMPLATE}" with (force)')
+            admin.execute(f'create database "{TEMPLATE}"')
+        with psycopg.connect(server.dsn(TEMPLATE)) as connection:
+            schema.install(connection)
+        self._templates.add(server.version)
+
+
+@contextmanager
+def connections(dsn: str) -> Iterator[Connect]:
+    """A factory of connections, and their end."""
+    with ExitStack() as stack:
+
+        def connect(**options: Any) -> psycopg.Connection[Any]:
+            connection: psycopg.Connection[Any] = psycopg.connect(dsn, **{"autocommit": True, **options})
+            stack.callback(connection.close)
+            return connection
+
+        yield connect
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(stack)
+
+
+@pytest.fixture(scope="session", params=[18, 15], ids=["pg18", "pg15"])
+def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
+    """Each PostgreSQL that is here, in turn."""
+    major: int = request.param
+    if major != 18:
+        try:
+            find_binaries(major=major)
+        except EmbeddedError:
+            pytest.skip(f"PostgreSQL {major} is not installed")
+    return servers.get(major)
+
+
+@pytest.fixture(scope="session")
+def server18(servers: Servers) -> Server:
+    """The embedded PostgreSQL 18."""
+    return servers.get(18)
+
+
+@pytest.fixture
+def database(servers: Servers, server: Server) -> Iterator[str]:
+    """The DSN of a fresh database with the schema."""
+    with servers.database(server) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def database18(servers: Servers, server18: Server) -> Iterator[str]:
+    """The DSN of a fresh database with the schema, on 18 only."""
+    with servers.database(server18) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def connect(database: str) -> Iterator[Connect]:
+    """Opens connections to the test's database."""
+    with connections(database) as factory:
+        yield factory
+
+
+@pytest.fixture
+def connect18(database18: str) -> Iterator[Connect]:
+    """Opens connections to the test's database, on 18 only."""
+    with connections(database18) as factory:
+        yield factory
+
+
+@pytest.fixture
+def sql(connect: Connect) -> psycopg.Connection[Any]:
+    """A connection to the test's database."""
+    return connect()
+
+
+@pytest.fixture
+def sql18(connect18: Connect) -> psycopg.Connection[Any]:
+    """A connection to the test's database, on 18 only."""
+    return connect18()

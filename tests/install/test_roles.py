@@ -1,0 +1,103 @@
+"""roles.sql: complete or refused, and enough for what each role does."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from penstock import schema
+
+from .conftest import Cluster, Open
+
+# In an order in which each call finds something to do.
+CALLS = {
+    "penstock_publisher": [
+        "publish_message('orders', '1')",
+        "publish_messages('orders', array['2', '3']::jsonb[])",
+        "publish_message('orders', to_jsonb(repeat('large', 1000)))",
+        "send_message('billing', '4', deliver_after => now() + interval '1 hour')",
+        "send_messages('billing', array['5', '6']::jsonb[], dedup_keys => array['a', 'b'])",
+        "cancel_message('billing', 1)",
+    ],
+    "penstock_consumer": [
+        "consume_message('billing', 'me')",
+        "consume_messages_batch('billing', 'me')",
+        "ack_message('billing', 2, 'me')",
+        "ack_messages('billing', array[4]::bigint[], array['me'])",
+        "nack_message('billing', 3, 'me', 0, 'no')",
+        "release_message('billing', 6, 'me')",
+        "reject_message('billing', 7, 'me', 'never')",
+        "extend_message_vt('billing', 6, 'me', 1)",
+        "batch_extend_message_vt('billing', array[6]::bigint[], 'me', 1)",
+        "pulse('me', 30)",
+        "channel('billing')",
+        "extend_queue_keep_alive('private', 60)",
+        "maintain()",
+    ],
+    "penstock_viewer": [
+        "list_topics()",
+        "list_queues()",
+        "get_queue_statistics()",
+        "list_messages('billing')",
+        "list_dlq_messages('billing')",
+        "get_message('billing', 3)",
+        "explain_delivery('billing', 3)",
+        "clock()",
+        "schema_version()",
+    ],
+    "penstock_admin": [
+        "create_topic('other')",
+        "create_queue('another', 'other')",
+        "alter_queue('another', max_delivery_attempts => 1)",
+        "pause_queue('another')",
+        "resume_queue('another')",
+        "requeue_dlq_messages('billing')",
+        "add_retries('billing', 1)",
+        "purge_dlq('billing')",
+        "purge_queue('billing')",
+        "purge_all_messages()",
+        "cleanup_queue_messages('billing')",
+        "cleanup_topic_messages('orders')",
+        "cleanup_expired_exclusive_queues()",
+        "raise_floor('billing')",
+        "delete_queue('another')",
+        "delete_topic('other')",
+    ],
+}
+
+
+def test_each_role_can_do_its_work(cluster: Cluster, open_connection: Open) -> None:
+    connection = open_connection(cluster.make_database())
+    schema.install(connection)
+    connection.execute("select penstock.create_topic('orders')")
+    connection.execute("select penstock.create_queue('billing', 'orders')")
+    connection.execute("select penstock.create_queue('private', exclusive => true)")
+    for role, calls in CALLS.items():
+        connection.execute(f"set role {role}")
+        for call in calls:
+            connection.execute(f"select * from penstock.{call}")
+    connection.execute("reset role")
+    called = {call.partition("(")[0] for calls in CALLS.values() for call in calls}
+    public = connection.execute(
+        "select proname from pg_proc"
+        " where pronamespace = 'penstock'::regnamespace and not starts_with(proname, '_')"
+    )
+    assert {row[0] for row in public} == called
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("create function penstock.extra() returns int language sql as 'select 1'", "not list .*: extra"),
+        ("drop function penstock.pulse", "lists functions that do not exist: pulse"),
+    ],
+)
+def test_an_incomplete_list_is_refused(
+    cluster: Cluster, open_connection: Open, statement: str, message: str
+) -> None:
+    source = schema.load()
+    functions = (*source.functions, schema.File("zzz", statement + ";"))
+    connection = open_connection(cluster.make_database())
+    with pytest.raises(psycopg.errors.RaiseException, match=message):
+        schema.install(connection, schema.Source("1.0", source.tables, functions, source.roles))
+    assert schema.installed_version(connection) is None

@@ -1,0 +1,72 @@
+"""Specs: the sessions of a test, with what must hold checked at its end.
+
+They share one database a server, emptied before each: a database for each test would take longer than the test.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.embedded import Server
+from tests.conftest import Servers, connections
+from tests.isolation.invariants import broken
+from tests.isolation.session import Spec, open_spec
+
+EMPTY = """
+do $$
+declare
+    relation name;
+begin
+    for relation in
+        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'penstock.done'::regclass and c.relname <> 'done_default'
+    loop
+        execute format('drop table penstock.%I', relation);
+    end loop;
+    foreach relation in array '{ready,scheduled,active,dead,done,dedup,payloads,payload_references,payload_orphans,
+        floors,queues,topics}'::name[]
+    loop
+        execute format('delete from penstock.%I', relation);
+    end loop;
+    update penstock.upkeep set done_at = '-infinity';
+end
+$$;
+create or replace function penstock.clock() returns timestamptz language sql volatile as 'select clock_timestamp()';
+"""
+
+
+@pytest.fixture(scope="session")
+def shared_database(servers: Servers, server: Server) -> Iterator[str]:
+    with servers.database(server) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def shared_database18(servers: Servers, server18: Server) -> Iterator[str]:
+    with servers.database(server18) as dsn:
+        yield dsn
+
+
+@contextmanager
+def emptied(dsn: str) -> Iterator[Spec]:
+    with connections(dsn) as connect:
+        owner = connect()
+        owner.execute(EMPTY)
+        with open_spec(connect) as spec:
+            yield spec
+        assert broken(owner) == []
+
+
+@pytest.fixture
+def spec(shared_database: str) -> Iterator[Spec]:
+    """Sessions on each PostgreSQL that is here."""
+    with emptied(shared_database) as opened:
+        yield opened
+
+
+@pytest.fixture
+def spec18(shared_database18: str) -> Iterator[Spec]:
+    """Sessions on the embedded PostgreSQL only."""
+    with emptied(shared_database18) as opened:
+        yield opened

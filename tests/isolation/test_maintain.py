@@ -1,0 +1,229 @@
+"""Maintenance, from however many processes, beside everybody else."""
+
+import pytest
+
+from tests.isolation.session import Session, Spec
+
+LARGE = '{"text": "' + "x" * 5_000 + '"}'
+
+
+def late(spec: Spec) -> Session:
+    session = spec.session()
+    session.move_clock("1 minute")
+    return session
+
+
+def delayed_message(spec: Spec, **options: str) -> int:
+    """A message of queue q that is due in half a minute."""
+    spec.movable_clock()
+    setup = spec.session()
+    setup.value("create_queue", "q")
+    (due,) = setup.run("select penstock.clock() + interval '30 seconds'")[0]
+    (message,) = setup.send("q", deliver_after=due, **options)
+    return message
+
+
+def test_maintain_x_maintain(spec: Spec) -> None:
+    """The second has nothing to do, and does not wait for the first."""
+    message = delayed_message(spec)
+    a, b = late(spec), late(spec)
+    a.begin()
+    assert ("promoted", "q", 1) in a.rows("maintain")
+    assert b.start("maintain").passes() == []
+    a.commit()
+    b.rows("maintain")
+    assert spec.states("q") == {message: "ready"}
+
+
+def test_maintain_x_maintain_that_rolls_back(spec: Spec) -> None:
+    message = delayed_message(spec)
+    a, b = late(spec), late(spec)
+    a.begin()
+    a.rows("maintain")
+    a.rollback()
+    assert ("promoted", "q", 1) in b.rows("maintain")
+    assert spec.states("q") == {message: "ready"}
+
+
+@pytest.mark.parametrize("promote_commits", [True, False])
+def test_cancel_x_promote(spec: Spec, promote_commits: bool) -> None:
+    message = delayed_message(spec, dedup_key="k")
+    a, b = late(spec), spec.session()
+    a.begin()
+    a.rows("maintain")
+    cancel = b.waits("cancel_message", "q", message)
+    if promote_commits:
+        a.commit()
+    else:
+        a.rollback()
+    assert cancel.value() is True
+    assert spec.states("q") == {}
+
+
+def test_promote_x_cancel(spec: Spec) -> None:
+    message = delayed_message(spec)
+    a, b = spec.session(), late(spec)
+    a.begin()
+    assert a.value("cancel_message", "q", message) is True
+    assert b.start("consume_messages_batch", "q").passes() == []
+    assert ("promoted", "q", 1) not in b.start("maintain").passes()
+    a.rollback()
+    assert [c.id for c in b.claim("q")] == [message]
+
+
+def test_promote_x_promote(spec: Spec) -> None:
+    """Two consumers find the same message due: one of them gets it."""
+    message = delayed_message(spec)
+    a, b = late(spec), late(spec)
+    a.begin()
+    assert [c.id for c in a.claim("q")] == [message]
+    assert b.start("consume_messages_batch", "q").passes() == []
+    a.commit()
+    assert b.claim("q") == []
+
+
+def test_promote_x_delete_queue(spec: Spec) -> None:
+    delayed_message(spec)
+    a, b = late(spec), spec.session()
+    a.begin()
+    a.rows("maintain")
+    delete = b.waits("delete_queue", "q")
+    a.commit()
+    delete.rows()
+
+
+def test_delete_queue_x_promote(spec: Spec) -> None:
+    delayed_message(spec)
+    a, b = spec.session(), late(spec)
+    a.begin()
+    a.rows("delete_queue", "q")
+    assert b.start("consume_messages_batch", "q").passes() == []
+    b.start("maintain").passes()
+    a.commit()
+
+
+def test_time_to_live_x_claim(spec: Spec) -> None:
+    """A message that is being claimed in time is not buried."""
+    spec.movable_clock()
+    a, b = spec.session(), late(spec)
+    a.value("create_queue", "q")
+    (message,) = a.send("q", ttl_seconds=30, dedup_key="k")
+    a.begin()
+    assert [c.id for c in a.claim("q")] == [message]
+    b.start("maintain").passes()
+    assert b.start("consume_messages_batch", "q").passes() == []
+    a.commit()
+    assert spec.states("q") == {message: "active"}
+
+
+def test_claim_x_time_to_live(spec: Spec) -> None:
+    spec.movable_clock()
+    a, b = late(spec), spec.session()
+    b.value("create_queue", "q")
+    (message,) = b.send("q", ttl_seconds=30, dedup_key="k")
+    a.begin()
+    assert ("expired", "q", 1) in a.rows("maintain")
+    assert b.start("consume_messages_batch", "q").passes() == []
+    a.commit()
+    assert spec.states("q") == {message: "dead"}
+
+
+def test_ack_x_new_days(spec: Spec) -> None:
+    """Partitions are added and dropped in a moment when nobody acks: maintenance does not wait for an open ack."""
+    a, b = spec.sessions(2)
+    a.value("create_queue", "q")
+    a.send("q", 2)
+    one, two = a.claim("q")
+    a.begin()
+    a.ack("q", one)
+    assert ("days added", None, 7) not in b.start("maintain").passes()
+    assert b.ack("q", two) == [two.id]
+    a.commit()
+
+
+def test_ack_x_ack_of_one_large_payload(spec: Spec) -> None:
+    """Each sees the other's reference, so neither removes the payload: maintenance does."""
+    a, b = spec.sessions(2)
+    a.value("create_topic", "t")
+    a.value("create_queue", "one", "t")
+    a.value("create_queue", "two", "t")
+    message = a.value("publish_message", "t", LARGE)
+    of_one, of_two = a.claim("one"), a.claim("two")
+    a.begin()
+    b.begin()
+    assert a.ack("one", *of_one) == [message]
+    assert b.ack("two", *of_two) == [message]
+    a.commit()
+    b.commit()
+    assert spec.look("select id from penstock.payloads") == [(message,)]
+    a.rows("maintain")
+    assert spec.look("select id from penstock.payloads") == []
+    assert spec.look("select * from penstock.payload_orphans") == []
+
+
+def test_maintain_x_ack_of_a_large_payload(spec: Spec) -> None:
+    """A payload that maintenance finds still in use goes with its last user."""
+    a, b = spec.sessions(2)
+    a.value("create_topic", "t")
+    a.value("create_queue", "one", "t", retain_completed_seconds=0)
+    a.value("create_queue", "two", "t", retain_completed_seconds=0)
+    message = a.value("publish_message", "t", LARGE)
+    a.ack("one", *a.claim("one"))
+    of_two = a.claim("two")
+    a.begin()
+    a.ack("two", *of_two)
+    assert ("payloads removed", None, 1) not in b.start("maintain").passes()
+    a.rollback()
+    assert b.run("select payload is not null from penstock.get_message('two', %s)", message) == [(True,)]
+    b.ack("two", *of_two)
+    assert spec.look("select id from penstock.payloads") == []
+
+
+def test_maintain_x_ack_that_let_go_before(spec: Spec) -> None:
+    """The orphan of an ack that commits after maintenance looked is found the next time."""
+    spec.movable_clock()
+    a, b, m = spec.sessions(3)
+    a.value("create_topic", "t")
+    a.value("create_queue", "one", "t", retain_completed_seconds=0)
+    a.value("create_queue", "two", "t", retain_completed_seconds=0)
+    a.value("publish_message", "t", LARGE)
+    of_one, of_two = a.claim("one", vt_seconds=3600), a.claim("two", vt_seconds=3600)
+    a.begin()
+    a.ack("one", *of_one)
+    b.begin()
+    b.ack("two", *of_two)
+    a.commit()
+    m.rows("maintain")
+    b.commit()
+    m.move_clock("2 minutes")
+    assert ("payloads removed", None, 1) in m.rows("maintain")
+    assert spec.look("select id from penstock.payloads") == []
+
+
+def test_requeue_x_requeue(spec: Spec) -> None:
+    """Each dead letter is brought back by one of them; neither waits."""
+    a, b = spec.sessions(2)
+    a.value("create_queue", "q", max_delivery_attempts=1)
+    ids = a.send("q", 2)
+    for held in a.claim("q"):
+        a.value("nack_message", "q", held.id, held.token)
+    a.begin()
+    assert a.value("requeue_dlq_messages", "q", ids[:1]) == 1
+    assert b.start("requeue_dlq_messages", "q").passes() == [(1,)]
+    assert b.start("add_retries", "q", 1).passes() == [(0,)]
+    a.rollback()
+    assert spec.states("q") == {ids[0]: "dead", ids[1]: "ready"}
+    assert b.value("requeue_dlq_messages", "q") == 1
+
+
+def test_purge_dlq_x_requeue(spec: Spec) -> None:
+    a, b = spec.sessions(2)
+    a.value("create_queue", "q", max_delivery_attempts=1)
+    (message,) = a.send("q")
+    (held,) = a.claim("q")
+    a.value("nack_message", "q", held.id, held.token)
+    a.begin()
+    assert a.value("requeue_dlq_messages", "q") == 1
+    assert b.start("purge_dlq", "q").passes() == [(0,)]
+    a.commit()
+    assert spec.states("q") == {message: "ready"}

@@ -1,0 +1,385 @@
+"""The engine as a plain Python model: dictionaries instead of tables, DESIGN sections 2, 3 and 5 instead of SQL.
+
+It knows nothing of locks, plans or batches of maintenance; what it needs from outside are the floors, since raising
+them is an option of the engine, and the last id, since ids are drawn for ranks too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+PRIORITIES = range(4)
+LEASE_RAN_OUT = "the lease ran out"
+UPKEEP_EVERY = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a queue that change what happens to a message."""
+
+    max_delivery_attempts: int = 3
+    visibility_timeout_seconds: int = 30
+    visibility_backoff: float = 1.0
+    retry_delays: tuple[int, ...] = (0,)
+    message_ttl_seconds: int | None = None
+    retain_completed_seconds: int = 86400
+    retain_dead_seconds: int = 2592000
+    notify: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a publisher says of one message."""
+
+    number: int
+    priority: int = 2
+    tenant: str | None = None
+    delay: int | None = None
+    ttl: int | None = None
+    key: str | None = None
+    large: bool = False
+
+
+@dataclass(slots=True)
+class Message:
+    """One message in one queue, in exactly one state."""
+
+    id: int
+    state: str
+    number: int
+    priority: int
+    tenant: str | None
+    large: bool
+    published_at: datetime
+    ttl: timedelta | None
+    expires_at: datetime | None
+    key: str | None
+    rank: int | None = None
+    attempts: int = 0
+    limit: int | None = None
+    errors: list[tuple[int, datetime, str]] = field(default_factory=list)
+    due_at: datetime | None = None
+    vt: datetime | None = None
+    token: str | None = None
+    claimed_at: datetime | None = None
+    reason: str | None = None
+    moved_at: datetime | None = None
+    completed_at: datetime | None = None
+    result: int | None = None
+    late_since: datetime | None = None
+    """Since when it waits although its time to live was over before: maintain() may need a minute to see it."""
+
+    def over(self, at: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= at
+
+    def fail(self, at: datetime, error: str | None) -> None:
+        if error is not None:
+            self.errors = [*self.errors, (self.attempts, at, error)][-10:]
+
+    def bury(self, at: datetime, reason: str) -> None:
+        self.state, self.reason, self.moved_at, self.late_since = "dead", reason, at, None
+
+
+@dataclass(slots=True)
+class Queue:
+    """A queue: its messages by id, its dedup keys, the floor of each priority."""
+
+    id: int
+    name: str
+    topic: str | None
+    settings: Settings
+    floors: tuple[int, ...] = (0, 0, 0, 0)
+    paused: bool = False
+    messages: dict[int, Message] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+
+    def state(self, state: str) -> list[Message]:
+        """The messages in a state, by id."""
+        return sorted((m for m in self.messages.values() if m.state == state), key=lambda m: m.id)
+
+    def line(self, priority: int) -> list[Message]:
+        """Those ready in a priority, in the order of delivery."""
+        ready = [m for m in self.state("ready") if m.priority == priority]
+        return sorted(ready, key=lambda m: (m.rank, m.id))
+
+    def held(self, message_id: int, token: str | None) -> Message | None:
+        message = self.messages.get(message_id)
+        if message is None or message.state != "active" or message.token != token:
+            return None
+        return message
+
+    def free_key(self, message: Message) -> None:
+        if message.key is not None and self.keys.get(message.key) == message.id:
+            del self.keys[message.key]
+
+    def bury(self, message: Message, at: datetime, reason: str) -> None:
+        message.bury(at, reason)
+        self.free_key(message)
+
+    def forget(self, message: Message) -> None:
+        self.free_key(message)
+        del self.messages[message.id]
+
+    def enter_in_front(self, message: Message, fresh_rank: int | None) -> None:
+        """A message that comes back gets the floor itself."""
+        message.state = "ready"
+        message.rank = self.floors[message.priority] if fresh_rank is None else fresh_rank
+
+    def enter_behind(self, messages: Sequence[Message]) -> None:
+        """Those that are new get greatest(floor, last rank their tenant waits at) + 1, and so on, in order."""
+        last: Counter[tuple[int, str | None]] = Counter()
+        for group in {(m.priority, m.tenant) for m in messages}:
+            floor = self.floors[group[0]]
+            waiting = [m.rank or 0 for m in self.line(group[0]) if m.tenant == group[1]]
+            last[group] = max([floor, *waiting])
+        for message in messages:
+            last[message.priority, message.tenant] += 1
+            message.state, message.rank = "ready", last[message.priority, message.tenant]
+
+    def give_back(
+        self, message: Message, at: datetime, delay: int | None, error: str | None, fresh_rank: int | None = None
+    ) -> None:
+        """The end of an attempt that failed."""
+        message.fail(at, error)
+        most = message.limit if message.limit is not None else (self.settings.max_delivery_attempts or None)
+        if message.over(at):
+            self.bury(message, at, "expired")
+        elif most is not None and message.attempts >= most:
+            self.bury(message, at, "no_attempts_left")
+        else:
+            delays = self.settings.retry_delays
+            delay = delays[min(message.attempts, len(delays)) - 1] if delay is None else delay
+            if delay > 0:
+                message.state, message.due_at = "scheduled", at + timedelta(seconds=delay)
+            else:
+                self.enter_in_front(message, fresh_rank)
+
+    def take_back(self, at: datetime, untouched: Iterable[int] = ()) -> int:
+        """Leases that ran out."""
+        ran_out = [m for m in self.state("active") if m.vt is not None and m.vt <= at and m.id not in untouched]
+        for message in ran_out:
+            self.give_back(message, at, None, LEASE_RAN_OUT)
+        return len(ran_out)
+
+    def promote(self, at: datetime) -> int:
+        """Messages that are due: as new ones, or in front where they are retried."""
+        due = [m for m in self.state("scheduled") if m.due_at is not None and m.due_at <= at]
+        for message in due:
+            if message.over(at):
+                self.bury(message, at, "expired")
+        alive = [m for m in due if m.state == "scheduled"]
+        self.enter_behind(sorted((m for m in alive if m.attempts == 0), key=lambda m: (m.due_at, m.id)))
+        for message in alive:
+            if message.attempts > 0:
+                self.enter_in_front(message, None)
+        return len(due)
+
+    def heads(self) -> list[int | None]:
+        """The first rank of each priority."""
+        return [line[0].rank if (line := self.line(p)) else None for p in PRIORITIES]
+
+    def raised(self, last_id: int) -> tuple[int, ...]:
+        """Where the floor belongs: at the first living row, at the last id where there is none."""
+        return tuple(
+            max(floor, last_id if head is None else head)
+            for floor, head in zip(self.floors, self.heads(), strict=True)
+        )
+
+
+class Model:
+    """Queues on a topic and beside it, and a clock that only moves when told to."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.last_id = 0
+        self.queues: dict[str, Queue] = {}
+        self.upkeep_at: datetime | None = None
+
+    def publish(self, queues: list[Queue], drafts: Sequence[Draft], *, snapshot: bool) -> list[int]:
+        """Into each of the queues; a key that is held in one of them refuses the message in all."""
+        queues = sorted(queues, key=lambda q: q.id)
+        ids = [self.last_id + n for n in range(1, len(drafts) + 1)]
+        fresh = dict(zip(ids, drafts, strict=True))
+        for n in sorted((n for n, d in enumerate(drafts) if d.key is not None), key=lambda n: (drafts[n].key, n)):
+            key = drafts[n].key or ""
+            holder = next((q.keys[key] for q in queues if key in q.keys), None)
+            if holder is None:
+                for queue in queues:
+                    queue.keys[key] = ids[n]
+            else:
+                del fresh[ids[n]]
+                ids[n] = holder
+        for queue in queues:
+            messages = [self._new(queue, message_id, draft) for message_id, draft in fresh.items()]
+            ready = [m for m in messages if m.state == "ready"]
+            if snapshot:
+                for message in ready:
+                    message.rank = message.id
+            else:
+                queue.enter_behind(ready)
+            queue.messages.update({m.id: m for m in messages})
+        return ids
+
+    def _new(self, queue: Queue, message_id: int, draft: Draft) -> Message:
+        seconds = queue.settings.message_ttl_seconds if draft.ttl is None else draft.ttl
+        ttl = None if seconds is None else timedelta(seconds=seconds)
+        later = draft.delay is not None and draft.delay > 0
+        return Message(
+            id=message_id,
+            state="scheduled" if later else "ready",
+            number=draft.number,
+            priority=draft.priority,
+            tenant=draft.tenant,
+            large=draft.large,
+            published_at=self.now,
+            ttl=ttl,
+            expires_at=None if ttl is None else self.now + ttl,
+            key=draft.key,
+            due_at=self.now + timedelta(seconds=draft.delay or 0) if later else None,
+        )
+
+    def consume(self, queue: Queue, token: str | None, vt_seconds: int | None, batch_size: int) -> list[Message]:
+        """The most urgent first, then by rank; where that is too little, sweep once and look again."""
+        claimed: list[Message] = []
+        if queue.paused:
+            return claimed
+        for _ in range(2):
+            for priority in PRIORITIES:
+                for message in queue.line(priority):
+                    if len(claimed) == batch_size:
+                        break
+                    if message.over(self.now):
+                        queue.bury(message, self.now, "expired")
+                    else:
+                        self._lease(queue, message, token, vt_seconds)
+                        claimed.append(message)
+            if len(claimed) == batch_size:
+                break
+            # A call never delivers a message twice, not even where the lease is of no length.
+            if queue.take_back(self.now, [m.id for m in claimed]) + queue.promote(self.now) == 0:
+                break
+        return claimed
+
+    def _lease(self, queue: Queue, message: Message, token: str | None, vt_seconds: int | None) -> None:
+        message.attempts += 1
+        seconds = queue.settings.visibility_timeout_seconds if vt_seconds is None else vt_seconds
+        length = min(seconds * queue.settings.visibility_backoff ** (message.attempts - 1), 2592000)
+        message.state, message.token, message.claimed_at = "active", token, self.now
+        message.vt, message.late_since = self.now + timedelta(seconds=length), None
+
+    def ack(self, queue: Queue, message_id: int, token: str | None, result: int | None = None) -> bool:
+        message = queue.held(message_id, token)
+        if message is None:
+            return False
+        if queue.settings.retain_completed_seconds == 0:
+            queue.forget(message)
+        else:
+            queue.free_key(message)
+            message.state, message.completed_at, message.result = "done", self.now, result
+        return True
+
+    def nack(
+        self,
+        queue: Queue,
+        message_id: int,
+        token: str | None,
+        delay: int | None,
+        error: str | None,
+        *,
+        snapshot: bool = False,
+    ) -> bool:
+        message = queue.held(message_id, token)
+        if message is not None:
+            queue.give_back(message, self.now, delay, error, self.last_id + 1 if snapshot else None)
+        return message is not None
+
+    def release(self, queue: Queue, message_id: int, token: str | None, *, snapshot: bool = False) -> bool:
+        message = queue.held(message_id, token)
+        if message is not None:
+            message.attempts -= 1
+            queue.enter_in_front(message, self.last_id + 1 if snapshot else None)
+            message.late_since = self.now if message.over(self.now) else None
+        return message is not None
+
+    def reject(self, queue: Queue, message_id: int, token: str | None, error: str | None) -> bool:
+        message = queue.held(message_id, token)
+        if message is not None:
+            message.fail(self.now, error)
+            queue.bury(message, self.now, "failed")
+        return message is not None
+
+    def extend(self, queue: Queue, message_id: int, token: str | None, seconds: int) -> datetime | None:
+        message = queue.held(message_id, token)
+        if message is None or message.vt is None:
+            return None
+        message.vt += timedelta(seconds=seconds)
+        return message.vt
+
+    def pulse(self, token: str, seconds: int) -> int:
+        held = [m for q in self.queues.values() for m in q.state("active") if m.token == token]
+        for message in held:
+            message.vt = self.now + timedelta(seconds=seconds)
+        return len(held)
+
+    def revive(self, queue: Queue, messages: list[Message], more: int | None) -> int:
+        """Dead letters come back behind what their tenant has waiting; their time to live starts again."""
+        for message in sorted((m for m in messages if m.key is not None), key=lambda m: (m.key, m.id)):
+            if message.key is not None and queue.keys.setdefault(message.key, message.id) != message.id:
+                message.key = None
+        for message in messages:
+            if more is None:
+                message.attempts, message.limit = 0, None
+            else:
+                most = queue.settings.max_delivery_attempts
+                limit = message.attempts + more
+                message.limit = limit if 0 < most < limit else None
+            message.expires_at = None if message.ttl is None else self.now + message.ttl
+            message.reason = message.moved_at = None
+        queue.enter_behind(messages)
+        return len(messages)
+
+    def cancel(self, queue: Queue, message_id: int) -> bool:
+        message = queue.messages.get(message_id)
+        if message is None or message.state not in ("ready", "scheduled"):
+            return False
+        queue.forget(message)
+        return True
+
+    def purge(self, queue: Queue, *states: str) -> int:
+        purged = [m for m in queue.messages.values() if m.state in states]
+        for message in purged:
+            queue.forget(message)
+        return len(purged)
+
+    def maintain(self) -> Counter[tuple[str, str]]:
+        """What is due, except for floors; what is late may be seen later and counts for nothing here."""
+        did: Counter[tuple[str, str]] = Counter()
+        if self.upkeep_at is None or not self.now - UPKEEP_EVERY <= self.upkeep_at <= self.now:
+            self.upkeep_at = self.now
+            for queue in self.queues.values():
+                did["dead letters removed", queue.name] = self._retain(queue, "dead")
+                did["completed removed", queue.name] = self._retain(queue, "done")
+        for queue in self.queues.values():
+            waiting = queue.state("ready") + queue.state("scheduled")
+            for message in waiting:
+                if message.over(self.now) and not self.may_be_late(message):
+                    queue.bury(message, self.now, "expired")
+                    did["expired", queue.name] += 1
+            did["leases taken back", queue.name] = queue.take_back(self.now)
+            did["promoted", queue.name] = queue.promote(self.now)
+        return +did
+
+    def _retain(self, queue: Queue, state: str) -> int:
+        settings = queue.settings
+        seconds = settings.retain_dead_seconds if state == "dead" else settings.retain_completed_seconds
+        before = self.now - timedelta(seconds=seconds)
+        old = [m for m in queue.state(state) if (m.moved_at if state == "dead" else m.completed_at or before) < before]
+        for message in old:
+            queue.forget(message)
+        return len(old)
+
+    def may_be_late(self, message: Message) -> bool:
+        return message.late_since is not None and self.now - message.late_since < timedelta(minutes=1)

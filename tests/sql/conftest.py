@@ -1,0 +1,228 @@
+"""Databases that are emptied rather than made anew, a clock that tests move, and a house full of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql as composed
+
+from penstock.embedded import Server
+
+from ..conftest import Servers, connections
+from .engine import Engine
+
+# All rows but those of the installer; partitions of done that a test had made; what a test set for the database.
+EMPTY = """
+do $empty$
+declare
+    name text;
+begin
+    for name in
+        select c.relname from pg_class c
+        where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r' and c.relname ~ '^done_[0-9]+$'
+    loop
+        execute format('drop table penstock.%I', name);
+    end loop;
+    -- In the order of names: queues before topics.
+    for name in
+        select c.relname from pg_class c
+        where c.relnamespace = 'penstock'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+            and c.relname not in ('migrations', 'installation')
+        order by c.relname
+    loop
+        execute format('delete from penstock.%I', name);
+    end loop;
+    insert into penstock.upkeep values ('-infinity');
+    for name in
+        select c.relname from pg_class c where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'S'
+    loop
+        perform setval(format('penstock.%I', name), 1, false);
+    end loop;
+    execute format('alter database %I reset all', current_database());
+end
+$empty$
+"""
+
+MOVABLE_CLOCK = """
+create or replace function penstock.clock() returns timestamptz language sql volatile as $$
+    select clock_timestamp() + coalesce(nullif(current_setting('penstock.clock_offset', true), ''), '0')::interval
+$$
+"""
+
+
+class Clock:
+    """Moves the time of the engine, for one connection, those that join, and all that are opened later.
+
+    The engine reads time through penstock.clock() only: its body is replaced by one that adds an offset.
+    """
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connections = [connection]
+        self._offset = timedelta()
+        rows = connection.execute("select pg_get_functiondef('penstock.clock()'::regprocedure)").fetchall()
+        self._original: str = rows[0][0]
+        connection.execute(MOVABLE_CLOCK)
+
+    def join(self, connection: psycopg.Connection[Any]) -> None:
+        """Moves another connection, too."""
+        self._connections.append(connection)
+        self._set(connection)
+
+    def advance(self, seconds: float) -> None:
+        """Time goes on by so many seconds, at once; back, if negative."""
+        self._offset += timedelta(seconds=seconds)
+        for connection in self._connections:
+            self._set(connection)
+        first = self._connections[0]
+        first.execute(
+            composed.SQL("alter database {} set penstock.clock_offset = {}").format(
+                composed.Identifier(first.info.dbname), composed.Literal(self._text)
+            )
+        )
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self._offset
+
+    def restore(self) -> None:
+        """Gives the engine its own clock back."""
+        self._connections[0].execute(self._original.encode())
+
+    @property
+    def _text(self) -> str:
+        return f"{self._offset.total_seconds()} seconds"
+
+    def _set(self, connection: psycopg.Connection[Any]) -> None:
+        connection.execute("select set_config('penstock.clock_offset', %s, false)", (self._text,))
+
+
+class Emptied:
+    """One database for each server, emptied before each test: to make a fresh one takes a hundred times as long."""
+
+    def __init__(self, servers: Servers, stack: ExitStack) -> None:
+        self._servers = servers
+        self._stack = stack
+        self._dsns: dict[int, str] = {}
+
+    def get(self, server: Server) -> str:
+        if server.version not in self._dsns:
+            self._dsns[server.version] = self._stack.enter_context(self._servers.database(server))
+        dsn = self._dsns[server.version]
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            connection.execute(EMPTY)
+        return dsn
+
+
+@pytest.fixture(scope="session")
+def emptied(servers: Servers) -> Iterator[Emptied]:
+    with ExitStack() as stack:
+        yield Emptied(servers, stack)
+
+
+@pytest.fixture
+def database(emptied: Emptied, server: Server) -> str:
+    """The DSN of a database with the schema and nothing else in it."""
+    return emptied.get(server)
+
+
+@pytest.fixture
+def database18(emptied: Emptied, server18: Server) -> str:
+    """The DSN of a database with the schema and nothing else in it, on 18 only."""
+    return emptied.get(server18)
+
+
+@pytest.fixture
+def engine(sql: psycopg.Connection[Any]) -> Engine:
+    """The SQL API, on an empty database."""
+    return Engine(sql)
+
+
+@pytest.fixture
+def engine18(sql18: psycopg.Connection[Any]) -> Engine:
+    """The SQL API, on an empty database, on 18 only."""
+    return Engine(sql18)
+
+
+@pytest.fixture
+def clock(sql: psycopg.Connection[Any]) -> Iterator[Clock]:
+    """Time that can be moved, for the connection `sql`."""
+    clock = Clock(sql)
+    yield clock
+    clock.restore()
+
+
+@pytest.fixture
+def clock18(sql18: psycopg.Connection[Any]) -> Iterator[Clock]:
+    """Time that can be moved, for the connection `sql18`."""
+    clock = Clock(sql18)
+    yield clock
+    clock.restore()
+
+
+# The messages of queue billing in the furnished house, by the state they are in.
+ACTIVE, DEAD, DONE, SCHEDULED, READY = 1, 2, 3, 4, 5
+
+
+def furnish(engine: Engine) -> None:
+    """Something of everything: what a refused call might have broken."""
+    engine.topic("orders", "billing", "audit")
+    engine.queue("mail")
+    engine.queue("limited", max_payload_bytes=2000)
+    engine.queue("session", exclusive=True, keep_alive_seconds=86400)
+    engine.queue("paused")
+    engine.send("paused")
+    engine.value("pause_queue", "paused")
+    engine.connection.execute("select setval('penstock.message_ids', 1, false)")
+    engine.publish("orders", {"active": True})
+    engine.take("billing", "worker", vt_seconds=86400)
+    engine.publish("orders", {"dead": True})
+    engine.reject(engine.take("billing", "worker"), error="broken")
+    engine.publish("orders", {"done": True})
+    engine.ack(engine.take("billing", "worker"))
+    engine.publish("orders", {"scheduled": True}, deliver_after=engine.now() + timedelta(days=1))
+    engine.publish("orders", {"ready": True}, tenant="acme", dedup_key="held")
+    engine.send("mail", "x" * 5000)
+    assert engine.states("billing") == {
+        ACTIVE: "active",
+        DEAD: "dead",
+        DONE: "done",
+        SCHEDULED: "scheduled",
+        READY: "ready",
+    }
+
+
+class Houses:
+    """One furnished database for each server, for tests that leave all as it was."""
+
+    def __init__(self, servers: Servers, stack: ExitStack) -> None:
+        self._servers = servers
+        self._stack = stack
+        self._houses: dict[int, Engine] = {}
+
+    def get(self, server: Server) -> Engine:
+        if server.version not in self._houses:
+            connect = self._stack.enter_context(
+                connections(self._stack.enter_context(self._servers.database(server)))
+            )
+            house = Engine(connect())
+            furnish(house)
+            self._houses[server.version] = house
+        return self._houses[server.version]
+
+
+@pytest.fixture(scope="session")
+def houses(servers: Servers) -> Iterator[Houses]:
+    with ExitStack() as stack:
+        yield Houses(servers, stack)
+
+
+@pytest.fixture
+def house(houses: Houses, server: Server) -> Iterator[Engine]:
+    """A database with something of everything in it. Whatever a test does there is rolled back."""
+    engine = houses.get(server)
+    with engine.connection.transaction(force_rollback=True):
+        yield engine
