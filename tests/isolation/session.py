@@ -181,12 +181,12 @@ class Spec:
     def __init__(self, connect: Connect, stack: ExitStack) -> None:
         self._connect = connect
         self._stack = stack
-        self._watcher = connect()
+        self.watcher = connect()
 
     def session(self) -> Session:
         connection = self._connect()
         connection.execute(f"set statement_timeout = '{PATIENCE_SECONDS}s'")
-        session = Session(connection, self._watcher)
+        session = Session(connection, self.watcher)
         self._stack.callback(session.close)
         return session
 
@@ -194,11 +194,11 @@ class Spec:
         return [self.session() for _ in range(n)]
 
     def movable_clock(self) -> None:
-        self._watcher.execute(MOVABLE_CLOCK)
+        self.watcher.execute(MOVABLE_CLOCK)
 
     def look(self, statement: str, *parameters: Any) -> list[Row]:
         """What is committed."""
-        return self._watcher.execute(statement, parameters or None).fetchall()
+        return self.watcher.execute(statement, parameters or None).fetchall()
 
     def states(self, queue: str) -> dict[int, str]:
         """Each message of a queue with its state."""

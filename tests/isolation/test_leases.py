@@ -81,6 +81,7 @@ def test_ack_before_expiry_rolls_back(spec: Spec, held: Claim) -> None:
     holder.ack("q", held)
     assert sweeper.claim("q") == []
     holder.rollback()
+    sweeper.move_clock("5 minutes")
     assert [c.id for c in sweeper.claim("q")] == [held.id]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -119,6 +119,7 @@ class Engine:
         self.connection.execute("delete from penstock.payload_orphans")
         self.connection.execute("delete from penstock.payloads")
         self.connection.execute("update penstock.upkeep set done_at = '-infinity'")
+        self.connection.execute("vacuum penstock.ready, penstock.active, penstock.scheduled, penstock.done_default")
         self.connection.execute("select setval('penstock.message_ids', 1, false)")
 
     def set_time(self, now: datetime) -> None:
@@ -151,9 +152,16 @@ class Engine:
             return cursor.execute(query, params).fetchall()
 
     def snapshot(self) -> Snapshot:
-        beside = self.rows(BESIDE)[0]
+        with self.connection.pipeline(), ExitStack() as stack:
+            messages, besides, statistics = (
+                stack.enter_context(self.connection.cursor(row_factory=dict_row)).execute(query)
+                for query in (MESSAGES, BESIDE, "select * from penstock.get_queue_statistics()")
+            )
+            rows = messages.fetchall()
+            beside = besides.fetchall()[0]
+            counted = statistics.fetchall()
         return Snapshot(
-            messages=self.rows(MESSAGES),
+            messages=rows,
             strays=beside["strays"],
             last_id=beside["last_id"],
             floors={name: tuple(ranks) for name, ranks in (beside["floors"] or {}).items()},
@@ -161,7 +169,7 @@ class Engine:
             payloads=beside["payloads"],
             orphans=beside["orphans"],
             payload_references=beside["payload_references"] or {},
-            statistics={row["queue_name"]: row for row in self.rows("select * from penstock.get_queue_statistics()")},
+            statistics={row["queue_name"]: row for row in counted},
         )
 
     def create_queue(self, name: str, topic: str | None, settings: Settings) -> int:

@@ -44,7 +44,7 @@ drafts = st.builds(
     priority=st.sampled_from([2, 2, 0, 1, 3]),
     tenant=st.sampled_from([None, None, "x", "y"]),
     delay=st.sampled_from([None, None, None, 0, 15, 60]),
-    ttl=st.sampled_from([None, None, None, 25, 100]),
+    ttl=st.sampled_from([None, None, 25, 25, 100]),
     key=st.sampled_from([None, None, None, "k", "l"]),
     large=st.sampled_from([False, False, False, True]),
 )

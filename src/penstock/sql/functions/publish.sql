@@ -339,7 +339,9 @@ set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set e
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz;
+    at timestamptz := penstock.clock();
+    largest int := 0;
+    locked text;
     queue_id int;
     notify boolean;
     default_ttl int;
@@ -354,17 +356,18 @@ begin
         and deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
         and dedup_keys is null and coalesce(ttl_seconds > 0, true) and cardinality(payloads) > 0 and array_position(payloads, null) is null
         and current_setting('transaction_isolation') = 'read committed'
-        and (pg_column_size(payloads) <= 1500 or (select max(pg_column_size(p)) <= 1500 from unnest(payloads) p))
     then
-        at := penstock.clock();
+        if pg_column_size(payloads) > 1500 then
+            select max(pg_column_size(p)) into largest from unnest(payloads) p;
+        end if;
         select q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops
         into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops
         from penstock.queues q where q.name = queue_name;
         if not found or kept_until <= at then
             perform penstock._unknown_queue(queue_name);
         end if;
-        if plain_tops is null and payload_limit >= 1500 then
-            perform pg_advisory_xact_lock_shared(1346719315, queue_id);
+        if plain_tops is null and payload_limit >= 1500 and largest <= 1500 then
+            locked := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
             select f.ranks[priority + 1] into floor_rank
             from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
             if not found then
