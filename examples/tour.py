@@ -80,10 +80,8 @@ def main(*, once: bool) -> None:
     with shared() as server:
         dsn = server.dsn()
         with psycopg.connect(dsn, autocommit=True) as connection:
-            installed = schema.install(connection)
-            say(
-                f"PostgreSQL {server.version} is up, the schema is installed (version {installed.after.package_version})."
-            )
+            version = schema.install(connection).after.package_version
+            say(f"PostgreSQL {server.version} is up, the schema of Penstock {version} is installed.")
             say("\nA topic with two queues; every message goes to both:")
             publish(connection)
             say("\nTwo consumers; a bill that cannot be paid fails twice:")

@@ -4,17 +4,19 @@ from typing import Any
 
 import psycopg
 
-# Whoever holds this lock stops those who come by.
-GATE = 20260101
+# Whoever holds the lock of a gate stops those who come by.
+GATES = 20260101
 
 PAUSE = f"""
-create or replace function public.pause() returns boolean language plpgsql as $$
+create or replace function public.pause(gate int) returns boolean language plpgsql as $$
 begin
-    perform pg_advisory_lock_shared({GATE});
-    return pg_advisory_unlock_shared({GATE});
+    perform pg_advisory_lock_shared({GATES}, gate);
+    return pg_advisory_unlock_shared({GATES}, gate);
 end
 $$
 """
+CLOSE_GATE = f"select pg_advisory_lock({GATES}, %s)"
+OPEN_GATE = f"select pg_advisory_unlock({GATES}, %s)"
 
 
 def rewrite(connection: psycopg.Connection[Any], signature: str, old: str, new: str) -> None:
@@ -26,10 +28,10 @@ def rewrite(connection: psycopg.Connection[Any], signature: str, old: str, new: 
     connection.execute(definition.replace(old, new))  # type: ignore[call-overload]
 
 
-def pause_before(connection: psycopg.Connection[Any], signature: str, condition: str) -> None:
-    """Makes a function stop at the gate before it evaluates a condition."""
+def pause_before(connection: psycopg.Connection[Any], signature: str, expression: str, gate: str = "0") -> None:
+    """Makes a function stop at a gate before it evaluates an expression."""
     connection.execute(PAUSE)
-    rewrite(connection, signature, condition, f"(public.pause() and {condition})")
+    rewrite(connection, signature, expression, f"(case when public.pause({gate}) then {expression} end)")
 
 
 def trust_the_floor_it_sees(connection: psycopg.Connection[Any]) -> None:

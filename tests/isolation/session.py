@@ -111,6 +111,9 @@ class Session:
         text = statement if isinstance(statement, str) else statement.as_string()
         return Step(self.pid, f"{text} {parameters}", outcome, self._watcher)
 
+    def start_work(self, name: str, *statements: tuple[Any, ...]) -> Step:
+        """Statements, with their parameters, one after the other; the outcome is that of the last but one."""
+
     def waits(self, function: str, /, *arguments: Any, **named: Any) -> Step:
         """Starts a call, and goes on as soon as it waits for a lock."""
         return self.start(function, *arguments, **named).waits()
@@ -157,7 +160,7 @@ class Session:
 
     def _execute(self, statement: str | Composed, parameters: Row) -> list[Row]:
         cursor = self._connection.execute(statement, parameters or None)
-        return cursor.fetchall() if cursor.description else []
+        return cursor.fetchall() if cursor.description is not None else []
 
 
 def call(function: str, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:
@@ -186,6 +189,7 @@ class Spec:
     def session(self) -> Session:
         connection = self._connect()
         connection.execute(f"set statement_timeout = '{PATIENCE_SECONDS}s'")
+        connection.execute("set jit = off")
         session = Session(connection, self.watcher)
         self._stack.callback(session.close)
         return session

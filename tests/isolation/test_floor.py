@@ -11,7 +11,8 @@ import pytest
 from tests.conftest import Connect
 from tests.isolation.invariants import broken, broken_floors
 from tests.isolation.rewriting import (
-    GATE,
+    CLOSE_GATE,
+    OPEN_GATE,
     forget_the_lock,
     pause_before,
     trust_the_floor_it_sees,
@@ -334,10 +335,8 @@ def test_ranks_never_exceed_the_ids(spec: Spec, isolation: Isolation, late: str)
     a.run("update penstock.queues set max_delivery_attempts = 0 where name = 'q'")
 
     a.begin()
-    a.value("send_message", "r", "1", dedup_key="k")
     a.value("send_message", "q", "1", dedup_key="dead 0")
     if late == "send":
-        a.run("select 1")
         stopped = b.waits("send_messages", "q", "{1,2,3,4,5}", dedup_keys=["dead 0", "b", "c", "d", "e"])
     else:
         stopped = b.waits("requeue_dlq_messages", "q")
@@ -373,11 +372,11 @@ def test_floor_never_sinks(own_spec: Spec) -> None:
     (due,) = a.run("select penstock.clock() + interval '30 seconds'")[0]
     a.send("q", deliver_after=due)
     b.move_clock("1 minute")
-    a.run(f"select pg_advisory_lock({GATE})")
+    a.run(CLOSE_GATE, 0)
     maintain = b.waits("maintain")
     assert a.value("raise_floor", "q") is True
     raised = own_spec.floor("q")
-    a.run(f"select pg_advisory_unlock({GATE})")
+    a.run(OPEN_GATE, 0)
     assert ("promoted", "q", 1) in maintain.rows()
     assert own_spec.floor("q") >= raised
     assert broken(own_spec.watcher) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import pytest
 
@@ -82,15 +82,6 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
         assert not differences, f"message {key[1]} of queue {key[0]}, {row['state']}: {differences}"
 
 
-def check_ranks(snapshot: Snapshot) -> None:
-    """No rank is below the newest floor, none above the last id; nor is a floor."""
-    for row in snapshot.messages:
-        if row["state"] == "ready":
-            assert snapshot.floors[row["queue"]][row["priority"]] <= row["rank"] <= snapshot.last_id, row
-    for name, floors in snapshot.floors.items():
-        assert max(floors) <= snapshot.last_id, f"floors of {name}"
-
-
 def check_beside(model: Model, snapshot: Snapshot) -> None:
     """Keys and payloads are there for unfinished messages, and for no others."""
     assert snapshot.strays == [], "rows of a queue that does not exist"
@@ -144,8 +135,3 @@ def check_consumed(queue: Queue, claimed: list[Message], rows: list[Row]) -> Non
         for m in claimed
     ]
     assert rows == expected
-
-
-def later_than(moment: datetime | None, now: datetime, seconds: float) -> bool:
-    """Whether so much time has passed since a moment that may not have been."""
-    return moment is not None and now - moment >= timedelta(seconds=seconds)

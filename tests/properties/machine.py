@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from psycopg.types.json import Jsonb
 
-from .compare import check_beside, check_consumed, check_messages, check_ranks, check_statistics
+from .compare import check_beside, check_consumed, check_messages, check_statistics
 from .engine import Engine, Snapshot
-from .model import Draft, Message, Model, Queue, Settings
+from .model import PRIORITIES, Draft, Message, Model, Queue, Settings
+from .order import check_ranks, take_ranks
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOPICS = {"a": "t", "b": "t", "c": None}
@@ -167,7 +168,9 @@ class QueueMachine(RuleBasedStateMachine):
         given = {row["consumer_token"] for row in rows}
         assert len(given) <= 1, "one call, one token"
         made = token or (given.pop() if given else None)
-        claimed = self.model.consume(queue, made, vt, 1 if size is None else size)
+        ids = [row["message_id"] for row in rows]
+        at_once = sum(1 for p in PRIORITIES for m in queue.line(p) if not m.over(self.model.now))
+        claimed = self.model.consume(queue, made, vt, 1 if size is None else size, ids[at_once:])
         check_consumed(queue, claimed, rows)
         for message in claimed:
             self.seen.setdefault((queue.name, message.id), []).append(made or "")
@@ -297,6 +300,7 @@ class QueueMachine(RuleBasedStateMachine):
         }
         expected = self.model.maintain()
         snapshot = self.engine.snapshot()
+        take_ranks(self.model, snapshot)
         states = {(row["queue"], row["id"]): row["state"] for row in snapshot.messages}
         for queue in self.model.queues.values():
             for message in queue.state("ready"):
@@ -352,15 +356,7 @@ class QueueMachine(RuleBasedStateMachine):
     ) -> None:
         with self.engine.isolation(level):
             actual = self.engine.one(call, params)
-        assert actual == self.model.revive(queue, dead, more)
-        if level is not None and dead:
-            # Fresh ids, in whatever order.
-            rows = {row["id"]: row for row in self.engine.snapshot().messages if row["queue"] == queue.name}
-            ranks = [rows[m.id]["rank"] for m in dead]
-            assert len(set(ranks)) == len(ranks)
-            assert min(ranks) > self.model.last_id
-            for message, rank in zip(dead, ranks, strict=True):
-                message.rank = rank
+        assert actual == self.model.revive(queue, dead, more, snapshot=level is not None)
 
     # queues
 
@@ -437,6 +433,7 @@ class QueueMachine(RuleBasedStateMachine):
         if not self.model.queues:
             return
         snapshot = self.engine.snapshot()
+        take_ranks(self.model, snapshot)
         self._check_floors(snapshot)
         check_messages(self.model, snapshot)
         check_ranks(snapshot)

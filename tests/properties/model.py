@@ -1,7 +1,8 @@
 """The engine as a plain Python model: dictionaries instead of tables, DESIGN sections 2, 3 and 5 instead of SQL.
 
-It knows nothing of locks, plans or batches of maintenance; what it needs from outside are the floors, since raising
-them is an option of the engine, and the last id, since ids are drawn for ranks too.
+It knows nothing of locks, plans or batches of maintenance. What it takes from outside are the ranks, since which one a
+message gets is the engine's business as long as it keeps the promises about their order (see order.py), the floors,
+since raising them is, and the last id, since ids are drawn for ranks too.
 """
 
 from __future__ import annotations
@@ -69,6 +70,10 @@ class Message:
     moved_at: datetime | None = None
     completed_at: datetime | None = None
     result: int | None = None
+    came_back: bool = False
+    """Whether it waits in front, because it was delivered before."""
+    fresh: bool = False
+    """Whether its rank is a fresh id, because its transaction could not see the floor."""
     late_since: datetime | None = None
     """Since when it waits although its time to live was over before: maintain() may need a minute to see it."""
 
@@ -83,6 +88,14 @@ class Message:
         self.state, self.reason, self.moved_at, self.late_since = "dead", reason, at, None
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A message that came into ready in this step, and how: new, back, or fresh (its rank is a fresh id)."""
+
+    message: Message
+    kind: str
+
+
 @dataclass(slots=True)
 class Queue:
     """A queue: its messages by id, its dedup keys, the floor of each priority."""
@@ -95,6 +108,8 @@ class Queue:
     paused: bool = False
     messages: dict[int, Message] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    """What came into ready since ranks were last looked at, in the order in which a tenant's messages belong."""
 
     def state(self, state: str) -> list[Message]:
         """The messages in a state, by id."""
@@ -102,7 +117,7 @@ class Queue:
 
     def line(self, priority: int) -> list[Message]:
         """Those ready in a priority, in the order of delivery."""
-        ready = [m for m in self.state("ready") if m.priority == priority]
+        ready = [m for m in self.state("ready") if m.priority == priority and m.rank is not None]
         return sorted(ready, key=lambda m: (m.rank, m.id))
 
     def held(self, message_id: int, token: str | None) -> Message | None:
@@ -123,24 +138,15 @@ class Queue:
         self.free_key(message)
         del self.messages[message.id]
 
-    def enter_in_front(self, message: Message, fresh_rank: int | None) -> None:
-        """A message that comes back gets the floor itself."""
-        message.state = "ready"
-        message.rank = self.floors[message.priority] if fresh_rank is None else fresh_rank
-
-    def enter_behind(self, messages: Sequence[Message]) -> None:
-        """Those that are new get greatest(floor, last rank their tenant waits at) + 1, and so on, in order."""
-        last: Counter[tuple[int, str | None]] = Counter()
-        for group in {(m.priority, m.tenant) for m in messages}:
-            floor = self.floors[group[0]]
-            waiting = [m.rank or 0 for m in self.line(group[0]) if m.tenant == group[1]]
-            last[group] = max([floor, *waiting])
+    def enter(self, messages: Iterable[Message], kind: str) -> None:
+        """Into ready; the rank is looked up when the step is over."""
         for message in messages:
-            last[message.priority, message.tenant] += 1
-            message.state, message.rank = "ready", last[message.priority, message.tenant]
+            message.state, message.rank = "ready", None
+            message.came_back, message.fresh = kind == "back", kind == "fresh"
+            self.entries.append(Entry(message, kind))
 
     def give_back(
-        self, message: Message, at: datetime, delay: int | None, error: str | None, fresh_rank: int | None = None
+        self, message: Message, at: datetime, delay: int | None, error: str | None, kind: str = "back"
     ) -> None:
         """The end of an attempt that failed."""
         message.fail(at, error)
@@ -155,7 +161,7 @@ class Queue:
             if delay > 0:
                 message.state, message.due_at = "scheduled", at + timedelta(seconds=delay)
             else:
-                self.enter_in_front(message, fresh_rank)
+                self.enter([message], kind)
 
     def take_back(self, at: datetime, untouched: Iterable[int] = ()) -> int:
         """Leases that ran out."""
@@ -171,10 +177,8 @@ class Queue:
             if message.over(at):
                 self.bury(message, at, "expired")
         alive = [m for m in due if m.state == "scheduled"]
-        self.enter_behind(sorted((m for m in alive if m.attempts == 0), key=lambda m: (m.due_at, m.id)))
-        for message in alive:
-            if message.attempts > 0:
-                self.enter_in_front(message, None)
+        self.enter((m for m in alive if m.attempts > 0), "back")
+        self.enter(sorted((m for m in alive if m.attempts == 0), key=lambda m: (m.due_at, m.id)), "new")
         return len(due)
 
     def heads(self) -> list[int | None]:
@@ -187,6 +191,19 @@ class Queue:
             max(floor, last_id if head is None else head)
             for floor, head in zip(self.floors, self.heads(), strict=True)
         )
+
+
+def check_choice(entries: Sequence[Entry], chosen: Sequence[Entry], most: int) -> None:
+    """A claim among messages that came in just now: as many as there are, the most urgent, a tenant's in order."""
+    assert len(chosen) == min(most, len(entries)), "too few, or others than came in"
+    left = [e for e in entries if e not in chosen]
+    urgency = [e.message.priority for e in chosen]
+    assert urgency == sorted(urgency), "not the most urgent first"
+    assert not urgency or all(e.message.priority >= urgency[-1] for e in left), "something more urgent was left"
+    for tenant in {(e.message.priority, e.message.tenant) for e in chosen}:
+        belongs = [e for e in entries if e.kind == "new" and (e.message.priority, e.message.tenant) == tenant]
+        taken = [e for e in chosen if e in belongs]
+        assert taken == belongs[: len(taken)], "not in the order of its tenant"
 
 
 class Model:
@@ -215,11 +232,7 @@ class Model:
         for queue in queues:
             messages = [self._new(queue, message_id, draft) for message_id, draft in fresh.items()]
             ready = [m for m in messages if m.state == "ready"]
-            if snapshot:
-                for message in ready:
-                    message.rank = message.id
-            else:
-                queue.enter_behind(ready)
+            queue.enter(ready, "fresh" if snapshot else "new")
             queue.messages.update({m.id: m for m in messages})
         return ids
 
@@ -241,33 +254,39 @@ class Model:
             due_at=self.now + timedelta(seconds=draft.delay or 0) if later else None,
         )
 
-    def consume(self, queue: Queue, token: str | None, vt_seconds: int | None, batch_size: int) -> list[Message]:
-        """The most urgent first, then by rank; where that is too little, sweep once and look again."""
-        claimed: list[Message] = []
+    def consume(
+        self, queue: Queue, token: str | None, vt_seconds: int | None, batch_size: int, second: Sequence[int]
+    ) -> list[Message]:
+        """The most urgent first, then by rank; where that is too little, sweep once and look again.
+
+        The order of what the sweep brought in is the engine's choice, within limits: second is what it chose from there.
+        """
         if queue.paused:
+            return []
+        line = [m for p in PRIORITIES for m in queue.line(p) if not m.over(self.now)]
+        claimed = line[:batch_size]
+        for message in claimed:
+            self._lease(queue, message, token, vt_seconds)
+        missing = batch_size - len(claimed)
+        if missing == 0:
             return claimed
-        for _ in range(2):
-            for priority in PRIORITIES:
-                for message in queue.line(priority):
-                    if len(claimed) == batch_size:
-                        break
-                    if message.over(self.now):
-                        queue.bury(message, self.now, "expired")
-                    else:
-                        self._lease(queue, message, token, vt_seconds)
-                        claimed.append(message)
-            if len(claimed) == batch_size:
-                break
-            # A call never delivers a message twice, not even where the lease is of no length.
-            if queue.take_back(self.now, [m.id for m in claimed]) + queue.promote(self.now) == 0:
-                break
-        return claimed
+        # A call never delivers a message twice, not even where the lease is of no length.
+        queue.take_back(self.now, [m.id for m in claimed])
+        queue.promote(self.now)
+        entered = {e.message.id: e for e in queue.entries}
+        chosen = [entered[message_id] for message_id in second[:missing] if message_id in entered]
+        check_choice(queue.entries, chosen, missing)
+        for entry in chosen:
+            self._lease(queue, entry.message, token, vt_seconds)
+        queue.entries = [e for e in queue.entries if e not in chosen]
+        return claimed + [e.message for e in chosen]
 
     def _lease(self, queue: Queue, message: Message, token: str | None, vt_seconds: int | None) -> None:
         message.attempts += 1
         seconds = queue.settings.visibility_timeout_seconds if vt_seconds is None else vt_seconds
         length = min(seconds * queue.settings.visibility_backoff ** (message.attempts - 1), 2592000)
-        message.state, message.token, message.claimed_at = "active", token, self.now
+        message.state, message.rank = "active", None
+        message.token, message.claimed_at = token, self.now
         message.vt, message.late_since = self.now + timedelta(seconds=length), None
 
     def ack(self, queue: Queue, message_id: int, token: str | None, result: int | None = None) -> bool:
@@ -293,14 +312,14 @@ class Model:
     ) -> bool:
         message = queue.held(message_id, token)
         if message is not None:
-            queue.give_back(message, self.now, delay, error, self.last_id + 1 if snapshot else None)
+            queue.give_back(message, self.now, delay, error, "fresh" if snapshot else "back")
         return message is not None
 
     def release(self, queue: Queue, message_id: int, token: str | None, *, snapshot: bool = False) -> bool:
         message = queue.held(message_id, token)
         if message is not None:
             message.attempts -= 1
-            queue.enter_in_front(message, self.last_id + 1 if snapshot else None)
+            queue.enter([message], "fresh" if snapshot else "back")
             message.late_since = self.now if message.over(self.now) else None
         return message is not None
 
@@ -324,7 +343,7 @@ class Model:
             message.vt = self.now + timedelta(seconds=seconds)
         return len(held)
 
-    def revive(self, queue: Queue, messages: list[Message], more: int | None) -> int:
+    def revive(self, queue: Queue, messages: list[Message], more: int | None, *, snapshot: bool = False) -> int:
         """Dead letters come back behind what their tenant has waiting; their time to live starts again."""
         for message in sorted((m for m in messages if m.key is not None), key=lambda m: (m.key, m.id)):
             if message.key is not None and queue.keys.setdefault(message.key, message.id) != message.id:
@@ -338,7 +357,7 @@ class Model:
                 message.limit = limit if 0 < most < limit else None
             message.expires_at = None if message.ttl is None else self.now + message.ttl
             message.reason = message.moved_at = None
-        queue.enter_behind(messages)
+        queue.enter(messages, "fresh" if snapshot else "new")
         return len(messages)
 
     def cancel(self, queue: Queue, message_id: int) -> bool:

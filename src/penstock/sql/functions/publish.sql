@@ -341,14 +341,13 @@ as $$
 declare
     at timestamptz := penstock.clock();
     largest int := 0;
-    locked text;
+    done text;
     queue_id int;
     notify boolean;
     default_ttl int;
     payload_limit int;
     kept_until timestamptz;
     plain_tops bigint[];
-    floor_rank bigint;
 begin
     -- What most sends are, with the fewest statements: small payloads that have all options in common, into a queue
     -- without tenants. The rank is the id, which is drawn after the lock.
@@ -367,21 +366,23 @@ begin
             perform penstock._unknown_queue(queue_name);
         end if;
         if plain_tops is null and payload_limit >= 1500 and largest <= 1500 then
-            locked := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
-            select f.ranks[priority + 1] into floor_rank
+            -- Assigned, not performed: a simple expression needs no executor.
+            done := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
+            -- A backlog keeps consumers awake: they are behind where the first in line waits for a while already.
+            select
+                notify and coalesce(
+                    (
+                        select r.published_at from penstock.ready r
+                        where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
+                        order by r.rank, r.id limit 1
+                    ) >= at - interval '50 ms',
+                    true
+                )
+            into notify
             from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
             if not found then
                 perform penstock._unknown_queue(queue_name);
             end if;
-            -- A backlog keeps consumers awake: they are behind where the first in line waits for a while already.
-            notify := notify and not exists (
-                select from (
-                    select r.published_at from penstock.ready r
-                    where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank
-                    order by r.rank, r.id limit 1
-                ) head
-                where head.published_at < at - interval '50 ms'
-            );
             return query
             insert into penstock.ready as r
                 (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, headers, payload)
@@ -391,7 +392,7 @@ begin
             from (select p.payload, nextval('penstock.message_ids') as id from unnest(payloads) p(payload)) m
             returning r.id;
             if notify then
-                perform penstock._wake(queue_name, currval('penstock.message_ids'));
+                done := penstock._wake(queue_name, currval('penstock.message_ids'))::text;
             end if;
             return;
         end if;
