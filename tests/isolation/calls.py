@@ -49,6 +49,7 @@ class Stock:
     active: list[int]
     expired: list[int]
     dead: list[int]
+    done: list[int]
 
 
 def put_in_stock(session: Session) -> Stock:
@@ -76,7 +77,7 @@ def put_in_stock(session: Session) -> Stock:
     scheduled = publish(session, 5, dedup_keys=[f"scheduled {key}" for key in keys], deliver_after=due)
     ready = publish(session, 5, dedup_keys=[f"ready {key}" for key in keys])
     session.run(SHAPE)
-    return Stock(ready, scheduled, active, expired, dead)
+    return Stock(ready, scheduled, active, expired, dead, done)
 
 
 def publish(session: Session, n: int, **options: Any) -> list[int]:

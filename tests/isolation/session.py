@@ -6,7 +6,7 @@ session: that is what a test waits for, never for time to pass.
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -52,7 +52,7 @@ class Step:
 
     def settle(self) -> bool:
         """True when it is done, false when it waits for a lock."""
-        while not self._outcome.done():
+        while not wait([self._outcome], timeout=0.001).done:
             if self._watcher.execute(WAITS, (self._pid,)).fetchone() == (True,):
                 return False
         return True
@@ -108,11 +108,12 @@ class Session:
 
     def start_statement(self, statement: str | Composed, /, *parameters: Any) -> Step:
         outcome = self._thread.submit(self._execute, statement, parameters)
-        text = statement if isinstance(statement, str) else statement.as_string()
-        return Step(self.pid, f"{text} {parameters}", outcome, self._watcher)
+        return self._step(statement, parameters, outcome)
 
-    def start_work(self, name: str, *statements: tuple[Any, ...]) -> Step:
-        """Statements, with their parameters, one after the other; the outcome is that of the last but one."""
+    def attempt(self, statement: str | Composed, /, *parameters: Any, offset: str = "0") -> Step:
+        """Starts a statement in a transaction of its own, at a time, that is rolled back as soon as it is done."""
+        outcome = self._thread.submit(self._attempt, statement, parameters, offset)
+        return self._step(statement, parameters, outcome)
 
     def waits(self, function: str, /, *arguments: Any, **named: Any) -> Step:
         """Starts a call, and goes on as soon as it waits for a lock."""
@@ -161,6 +162,17 @@ class Session:
     def _execute(self, statement: str | Composed, parameters: Row) -> list[Row]:
         cursor = self._connection.execute(statement, parameters or None)
         return cursor.fetchall() if cursor.description is not None else []
+
+    def _attempt(self, statement: str | Composed, parameters: Row, offset: str) -> list[Row]:
+        self._connection.execute(SQL("begin; set local penstock.clock_offset = {}").format(offset))
+        try:
+            return self._execute(statement, parameters)
+        finally:
+            self._connection.execute("rollback")
+
+    def _step(self, statement: str | Composed, parameters: Row, outcome: Future[list[Row]]) -> Step:
+        text = statement if isinstance(statement, str) else statement.as_string()
+        return Step(self.pid, f"{text} {parameters}", outcome, self._watcher)
 
 
 def call(function: str, /, *arguments: Any, **named: Any) -> tuple[Any, ...]:

@@ -37,7 +37,6 @@ def test_the_expired_are_passed_over_and_the_batch_is_full(engine: Engine, clock
     clock.advance(10)
     messages = engine.take_many("q", 20)
     assert [m.message_id for m in messages] == [i for n, i in enumerate(ids) if n % 3 != 2]
-    clock.advance(55)
     assert engine.nothing_to_take("q")
     assert engine.statistics("q").dead_count == 10
 

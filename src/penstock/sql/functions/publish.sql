@@ -31,29 +31,39 @@ begin
             m(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key)
         where coalesce(m.due_at, due_at) > at and m.id is not null;
     end if;
-    insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
-    select
-        queue_id, m.priority,
-        case
-            when m.fair and floor_ranks is not null then m.nth + max(
-                case when m.nth = 1 then penstock._last_rank(queue_id, m.priority, m.tenant, floor_ranks[m.priority + 1], plain_tops) end
-            ) over (partition by m.priority, m.tenant)
-            else m.id
-        end,
-        m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
-    from (
+    if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null and expiries is null
+        and due_at is null and due_times is null and dedup_keys is null
+    then
+        insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+        select queue_id, priority, m.id, m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key, headers, m.payload, m.body
+        from unnest(ids, payloads, bodies, large) m(id, payload, body, large)
+        where m.id is not null;
+    else
+        insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
         select
-            x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
-            plain_tops is not null or coalesce(x.tenant, tenant) <> '' as fair,
-            row_number() over (partition by coalesce(x.priority, priority), coalesce(x.tenant, tenant) order by x.n) as nth,
-            coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
-            coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
-            x.payload, x.body
-        from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
-            x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
-        where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
-    ) m;
+            queue_id, m.priority,
+            case
+                when m.fair and floor_ranks is not null then m.nth + max(
+                    case when m.nth = 1 then penstock._last_rank(queue_id, m.priority, m.tenant, floor_ranks[m.priority + 1], plain_tops) end
+                ) over (partition by m.priority, m.tenant)
+                else m.id
+            end,
+            m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
+        from (
+            select
+                x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
+                plain_tops is not null or coalesce(x.tenant, tenant) <> '' as fair,
+                row_number() over (partition by coalesce(x.priority, priority), coalesce(x.tenant, tenant) order by x.n) as nth,
+                coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
+                coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
+                x.payload, x.body
+            from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
+                x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
+            where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
+        ) m;
+    end if;
     return found and (
         floor_ranks is null
         or not exists (

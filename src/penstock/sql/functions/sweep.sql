@@ -22,6 +22,12 @@ declare
 begin
     select penstock._sweep_from(at, f.swept_to, f.swept_all_at) into since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    perform from penstock.ready r
+    where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
+    order by r.expires_at limit 1;
+    if found then
+        perform penstock._expire(queue_id, at, since, 1000);
+    end if;
     select true into found_one
     from penstock.active a
     where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt <= at
@@ -39,7 +45,7 @@ begin
 end
 $$;
 comment on function penstock._sweep_due(int, timestamptz) is
-    'Takes back expired leases and promotes due messages of one queue; true where anything moved.';
+    'Takes back expired leases and promotes due messages of one queue; true where anything came to ready.';
 
 -- With the queue's lock held.
 create or replace function penstock._take_back(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
