@@ -91,6 +91,7 @@ def main(*, once: bool) -> None:
             show(connection)
         if once:
             return
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         say(f"\nThe server runs until Ctrl-C. Its DSN:\n\n  {dsn}\n")
         say("Try, in another terminal:\n")
         say(f"  {shlex.quote(str(find_binaries().directory / 'psql'))} {shlex.quote(dsn)}")
@@ -98,7 +99,6 @@ def main(*, once: bool) -> None:
         say("  select * from penstock.consume_message('shipping');")
         say("  select * from penstock.get_queue_statistics();")
         say("  select penstock.requeue_dlq_messages('billing');\n")
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
         say("Stopping the server.")
 

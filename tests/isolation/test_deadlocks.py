@@ -54,7 +54,7 @@ def holds(stock: Stock) -> dict[str, str]:
 
 
 def impatient(session: Session) -> Session:
-    session.run("set deadlock_timeout = '10ms'")
+    session.run("set deadlock_timeout = '400ms'")
     return session
 
 
@@ -106,4 +106,5 @@ def test_no_two_calls_deadlock(spec18: Spec) -> None:
                 if not stopped:
                     break
         print(hold, n1, n2, met[hold], time.time()-t0)
+    print("\n".join(deadlocks))
     assert deadlocks == []

@@ -82,8 +82,8 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
         assert not differences, f"message {key[1]} of queue {key[0]}, {row['state']}: {differences}"
 
 
-def check_beside(model: Model, snapshot: Snapshot) -> None:
-    """Keys and payloads are there for unfinished messages, and for no others."""
+def check_beside(model: Model, snapshot: Snapshot) -> set[int]:
+    """Keys and payloads are there for unfinished messages, and for no others but what maintain() will remove: that."""
     assert snapshot.strays == [], "rows of a queue that does not exist"
     assert snapshot.keys == {q.name: q.keys for q in model.queues.values()}
     needed = {
@@ -95,6 +95,7 @@ def check_beside(model: Model, snapshot: Snapshot) -> None:
     stored = set(snapshot.payloads)
     assert used <= stored, "a payload is gone that is still needed"
     assert stored - used <= set(snapshot.orphans), "a payload is left behind that nobody will remove"
+    return stored - used
 
 
 def check_statistics(model: Model, snapshot: Snapshot) -> None:

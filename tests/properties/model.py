@@ -70,10 +70,8 @@ class Message:
     moved_at: datetime | None = None
     completed_at: datetime | None = None
     result: int | None = None
-    came_back: bool = False
-    """Whether it waits in front, because it was delivered before."""
-    fresh: bool = False
-    """Whether its rank is a fresh id, because its transaction could not see the floor."""
+    entered_as: str = ""
+    """How it came into ready: see Entry."""
     late_since: datetime | None = None
     """Since when it waits although its time to live was over before: maintain() may need a minute to see it."""
 
@@ -90,7 +88,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A message that came into ready in this step, and how: new, back, or fresh (its rank is a fresh id)."""
+    """A message that came into ready in this step, and how.
+
+    new: behind what its tenant has waiting; back: in front; under a snapshot that cannot see the floor the rank is a
+    fresh id, for what is new (fresh) and for what comes back, which then may be anywhere.
+    """
 
     message: Message
     kind: str
@@ -142,7 +144,7 @@ class Queue:
         """Into ready; the rank is looked up when the step is over."""
         for message in messages:
             message.state, message.rank = "ready", None
-            message.came_back, message.fresh = kind == "back", kind == "fresh"
+            message.entered_as = kind
             self.entries.append(Entry(message, kind))
 
     def give_back(
@@ -312,14 +314,14 @@ class Model:
     ) -> bool:
         message = queue.held(message_id, token)
         if message is not None:
-            queue.give_back(message, self.now, delay, error, "fresh" if snapshot else "back")
+            queue.give_back(message, self.now, delay, error, "anywhere" if snapshot else "back")
         return message is not None
 
     def release(self, queue: Queue, message_id: int, token: str | None, *, snapshot: bool = False) -> bool:
         message = queue.held(message_id, token)
         if message is not None:
             message.attempts -= 1
-            queue.enter([message], "fresh" if snapshot else "back")
+            queue.enter([message], "anywhere" if snapshot else "back")
             message.late_since = self.now if message.over(self.now) else None
         return message is not None
 
@@ -357,7 +359,7 @@ class Model:
                 message.limit = limit if 0 < most < limit else None
             message.expires_at = None if message.ttl is None else self.now + message.ttl
             message.reason = message.moved_at = None
-        queue.enter(messages, "fresh" if snapshot else "new")
+        queue.enter(messages, "anywhere" if snapshot else "new")
         return len(messages)
 
     def cancel(self, queue: Queue, message_id: int) -> bool:

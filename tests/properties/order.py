@@ -1,21 +1,18 @@
 """The promises about order: who waits behind whom, whatever the ranks are.
 
-Within a tenant the oldest is first. A message that comes back waits in front: behind none but the first in line, and
-nobody who comes later gets before it. A tenant that has nothing waiting is among the first to be served, however much
-others have. Under REPEATABLE READ and SERIALIZABLE the rank is a fresh id, so that nothing is promised but safety.
+Within a tenant the oldest is first. A message that comes back is put in front, and no later one of its tenant gets
+before it. A tenant that has nothing waiting is among the first to be served, however much others have. Where a
+transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing can be before it that
+was there, and what comes back has no better place.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from .engine import Snapshot
 from .model import Message, Model, Queue
-
-
-def place(message: Message) -> tuple[int, int]:
-    assert message.rank is not None
-    return message.rank, message.id
 
 
 def take_ranks(model: Model, snapshot: Snapshot) -> None:
@@ -28,13 +25,17 @@ def take_ranks(model: Model, snapshot: Snapshot) -> None:
         for entry in entries:
             assert (queue.name, entry.message.id) in ranks, f"{entry.message} is not ready"
             entry.message.rank = ranks[queue.name, entry.message.id]
-        for kind, check in (("fresh", _check_fresh), ("back", _check_back), ("new", _check_new)):
-            messages = [e.message for e in entries if e.kind == kind]
-            for message in messages:
+        for kind, check in CHECKS.items():
+            for message in [e.message for e in entries if e.kind == kind]:
                 before = [m for m in waiting if m.priority == message.priority]
                 check(model, queue, message, before)
                 if kind == "new":
                     waiting.append(message)
+
+
+def place(message: Message) -> tuple[int, int]:
+    assert message.rank is not None
+    return message.rank, message.id
 
 
 def _check_fresh(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
@@ -49,11 +50,19 @@ def _check_back(model: Model, queue: Queue, message: Message, before: list[Messa
 
 def _check_new(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
     for other in before:
-        if other.came_back or other.tenant == message.tenant:
+        if other.tenant == message.tenant and other.entered_as != "anywhere":
             assert place(message) > place(other), f"{message} overtook {other} in queue {queue.name}"
     if not any(other.tenant == message.tenant for other in before):
-        ahead = Counter(m.tenant for m in before if not m.came_back and not m.fresh and place(m) < place(message))
+        ahead = Counter(m.tenant for m in before if m.entered_as == "new" and place(m) < place(message))
         assert all(n <= 2 for n in ahead.values()), f"{message} of a quiet tenant is behind {ahead}"
+
+
+CHECKS: dict[str, Callable[[Model, Queue, Message, list[Message]], None]] = {
+    "anywhere": _check_fresh,
+    "fresh": _check_fresh,
+    "back": _check_back,
+    "new": _check_new,
+}
 
 
 def check_ranks(snapshot: Snapshot) -> None:

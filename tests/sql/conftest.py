@@ -16,7 +16,7 @@ from penstock.embedded import Server
 from ..conftest import Servers, connections
 from .engine import Engine
 
-# All rows but those of the installer; partitions of done that a test had made; what a test set for the database.
+# All rows but those of the installer, the days that a test had made, what it had set for the database.
 EMPTY = """
 do $empty$
 declare
@@ -50,7 +50,8 @@ $empty$
 
 MOVABLE_CLOCK = """
 create or replace function penstock.clock() returns timestamptz language sql volatile as $$
-    select clock_timestamp() + coalesce(nullif(current_setting('penstock.clock_offset', true), ''), '0')::interval
+    select clock_timestamp()
+        + coalesce(nullif(current_setting('penstock.clock_offset', true), ''), '0')::interval
 $$
 """
 
@@ -101,7 +102,7 @@ class Clock:
 
 
 class Emptied:
-    """One database for each server, emptied before each test: to make a fresh one takes a hundred times as long."""
+    """One database for each server, emptied before each test: a fresh one takes a hundred times as long."""
 
     def __init__(self, servers: Servers, stack: ExitStack) -> None:
         self._servers = servers

@@ -126,9 +126,7 @@ class Engine:
         return self._settle("reject_message", message, **options)
 
     def _settle(self, function: str, message: Row, **options: Any) -> bool:
-        done = self.value(
-            function, message.queue_name, message.message_id, message.consumer_token, **options
-        )
+        done = self.value(function, message.queue_name, message.message_id, message.consumer_token, **options)
         assert isinstance(done, bool)
         return done
 

@@ -308,7 +308,17 @@ def test_named_letters_that_are_not_dead_stay_where_they_are(house: Engine) -> N
         ),
         *(
             expect("PN004", "after", cursor).of("list_dlq_messages", page_size=1, after=cursor)
-            for cursor in ("junk", "", "1", "1:", ":1", "a:b", "1:2:3", "99999999999:1", "1:9223372036854775808")
+            for cursor in (
+                "junk",
+                "",
+                "1",
+                "1:",
+                ":1",
+                "a:b",
+                "1:2:3",
+                "99999999999:1",
+                "1:9223372036854775808",
+            )
         ),
     ],
 )

@@ -18,7 +18,9 @@ def keyed(engine: Engine) -> int:
     return engine.send("q", "first", dedup_key="k")
 
 
-@pytest.mark.parametrize("state", ["ready", "active", "retried", "waiting for a retry", "released", "scheduled"])
+@pytest.mark.parametrize(
+    "state", ["ready", "active", "retried", "waiting for a retry", "released", "scheduled"]
+)
 def test_an_unfinished_message_refuses_a_second_one_and_gives_its_id(engine: Engine, state: str) -> None:
     engine.queue("q")
     due = "2999-01-01" if state == "scheduled" else None
@@ -85,9 +87,7 @@ def test_a_finished_message_frees_its_key(engine: Engine, keyed: int, how: str, 
 
 @pytest.mark.parametrize("ended_by", ["consume", "maintain"])
 @pytest.mark.parametrize("delayed", [False, True])
-def test_an_expired_message_frees_its_key(
-    engine: Engine, clock: Clock, ended_by: str, delayed: bool
-) -> None:
+def test_an_expired_message_frees_its_key(engine: Engine, clock: Clock, ended_by: str, delayed: bool) -> None:
     engine.queue("q")
     due = clock.now().replace(microsecond=0) if delayed else None
     first = engine.send("q", dedup_key="k", ttl_seconds=5, deliver_after=due)

@@ -115,9 +115,7 @@ def test_pulse_of_a_token_that_holds_nothing(house: Engine, token: str | None) -
         assert house.value("pulse", token, 60) == 0
 
 
-def test_extensions_are_part_of_the_callers_transaction(
-    engine: Engine, sql: psycopg.Connection[Any]
-) -> None:
+def test_extensions_are_part_of_the_callers_transaction(engine: Engine, sql: psycopg.Connection[Any]) -> None:
     engine.queue("q")
     message_id = engine.send("q")
     engine.take("q", "t")

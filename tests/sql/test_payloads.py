@@ -191,7 +191,9 @@ def test_small_and_large_in_one_batch(three: Engine) -> None:
     assert three.count("payloads") == 0
 
 
-def test_two_queues_that_let_go_at_the_same_time_leave_it_to_maintain(engine: Engine, connect: Connect) -> None:
+def test_two_queues_that_let_go_at_the_same_time_leave_it_to_maintain(
+    engine: Engine, connect: Connect
+) -> None:
     engine.topic("t", "a", "b")
     engine.publish("t", LARGE)
     one, two = Engine(connect()), Engine(connect())

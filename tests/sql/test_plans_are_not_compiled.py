@@ -1,7 +1,7 @@
 """No call is slow enough to be worth compiling: PostgreSQL must not try.
 
-Up to 17 a step of a plan that is turned off (enable_sort and the like) but cannot be avoided makes the plan look
-expensive beyond any measure, and JIT, where it is built in, then compiles it: for half a second, in each session.
+Up to 17 a step of a plan that is turned off (enable_sort and the like) but cannot be avoided makes the plan
+look expensive beyond measure, and JIT, where it is built in, compiles it: for half a second, at each call.
 """
 
 from __future__ import annotations

@@ -218,7 +218,9 @@ def test_a_batch_of_payloads_and_bodies_mixed(shop: Engine, entrance: Entrance) 
 
 @both
 def test_arrays_may_begin_anywhere(shop: Engine, entrance: Entrance) -> None:
-    shop.rows(entrance.batch, entrance.name, "[7:8]={1,2}", priorities="[-1:0]={1,0}", dedup_keys="[3:4]={a,b}")
+    shop.rows(
+        entrance.batch, entrance.name, "[7:8]={1,2}", priorities="[-1:0]={1,0}", dedup_keys="[3:4]={a,b}"
+    )
     assert [(m.payload, m.priority) for m in shop.take_many("billing", 10)] == [(2, 0), (1, 1)]
 
 

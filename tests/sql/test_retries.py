@@ -136,9 +136,7 @@ def test_a_raised_limit_holds_for_what_is_on_its_way(engine: Engine) -> None:
 def test_a_lease_grows_by_visibility_backoff_with_each_attempt(
     engine: Engine, backoff: float, base: int, expected: list[float]
 ) -> None:
-    engine.queue(
-        "q", max_delivery_attempts=0, visibility_timeout_seconds=base, visibility_backoff=backoff
-    )
+    engine.queue("q", max_delivery_attempts=0, visibility_timeout_seconds=base, visibility_backoff=backoff)
     message_id = engine.send("q")
     leases = []
     for _ in expected:

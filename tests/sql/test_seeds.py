@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -129,9 +130,8 @@ def test_003_within_a_priority_no_organization_waits_for_another(engine: Engine)
     engine.queue("service")
     for organization, number in (("companya", 50), ("companyb", 5), ("companyc", 1)):
         engine.send_many("service", [organization] * number, tenant=organization, priority=1)
-    first = [m.tenant for m in engine.take_many("service", 9)]
-    assert first.count("companya") == first.count("companyb") + (1 if first.count("companyb") == 4 else 0)
-    assert first.count("companyc") == 1
+    first = Counter(m.tenant for m in engine.take_many("service", 9))
+    assert first == {"companya": 4, "companyb": 4, "companyc": 1}
 
 
 def test_003_within_an_organization_only_the_date_of_creation_counts(engine: Engine) -> None:
@@ -193,7 +193,10 @@ def test_004_every_function_takes_the_arguments_of_the_document_in_their_order(
 
 NAMED: list[tuple[str, dict[str, Any]]] = [
     ("create_topic", {"topic_name": "new"}),
-    ("create_queue", {"queue_name": "n", "topic_name": "orders", "exclusive": True, "max_delivery_attempts": 1}),
+    (
+        "create_queue",
+        {"queue_name": "n", "topic_name": "orders", "exclusive": True, "max_delivery_attempts": 1},
+    ),
     ("extend_queue_keep_alive", {"queue_name": "session", "keep_alive_seconds": 60}),
     ("publish_message", {"topic_name": "orders", "payload": {}, "deliver_after": None}),
     ("consume_message", {"queue_name": "billing", "consumer_token": "t", "vt_seconds": 1}),

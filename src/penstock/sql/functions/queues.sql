@@ -50,7 +50,7 @@ comment on function penstock._check_settings(penstock.queues) is 'Refuses settin
 create or replace function penstock._settings(q penstock.queues) returns jsonb
 language sql stable
 as $$
-    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at}'::text[]
+    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at,plain_tops}'::text[]
         || jsonb_build_object('topic_name', (select t.name from penstock.topics t where t.id = q.topic_id))
 $$;
 comment on function penstock._settings(penstock.queues) is 'The settings of a queue by which two definitions of it are compared.';
