@@ -17,6 +17,10 @@ $$
 """
 CLOSE_GATE = f"select pg_advisory_lock({GATES}, %s)"
 OPEN_GATE = f"select pg_advisory_unlock({GATES}, %s)"
+AT_GATE = f"""
+select 1 from pg_locks
+where pid = %s and not granted and locktype = 'advisory' and classid = {GATES} and objid = %s and objsubid = 2
+"""
 
 
 def rewrite(connection: psycopg.Connection[Any], signature: str, old: str, new: str) -> None:

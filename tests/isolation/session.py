@@ -216,6 +216,12 @@ class Spec:
         """What is committed."""
         return self.watcher.execute(statement, parameters or None).fetchall()
 
+    def until(self, statement: str, *parameters: Any) -> None:
+        """Waits until the statement finds a row."""
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not self.look(statement, *parameters):
+            assert time.monotonic() < end, f"never came: {statement} {parameters}"
+
     def states(self, queue: str) -> dict[int, str]:
         """Each message of a queue with its state."""
         return {row[0]: row[1] for row in self.look("select * from penstock.list_messages(%s)", queue)}

@@ -332,6 +332,16 @@ def test_extend_keep_alive_x_cleanup(spec: Spec, cleanup: str) -> None:
     assert list(spec.states("q").values()) == ["ready"]
 
 
+def test_extend_keep_alive_x_delete_queue(spec: Spec) -> None:
+    exclusive_queue(spec)
+    a, b = spec.sessions(2)
+    a.begin()
+    a.rows("delete_queue", "q")
+    extend = b.waits("extend_queue_keep_alive", "q", 60)
+    a.commit()
+    assert extend.error() == NO_SUCH_QUEUE
+
+
 def test_extend_keep_alive_x_create_queue(spec: Spec) -> None:
     exclusive_queue(spec)
     a, b = spec.sessions(2)

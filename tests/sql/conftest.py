@@ -108,14 +108,16 @@ class Emptied:
         self._servers = servers
         self._stack = stack
         self._dsns: dict[int, str] = {}
+        self._cleaners: dict[int, psycopg.Connection[Any]] = {}
 
     def get(self, server: Server) -> str:
-        if server.version not in self._dsns:
-            self._dsns[server.version] = self._stack.enter_context(self._servers.database(server))
-        dsn = self._dsns[server.version]
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute(EMPTY)
-        return dsn
+        version = server.version
+        if version not in self._dsns:
+            dsn = self._stack.enter_context(self._servers.database(server))
+            self._dsns[version] = dsn
+            self._cleaners[version] = self._stack.enter_context(psycopg.connect(dsn, autocommit=True))
+        self._cleaners[version].execute(EMPTY)
+        return self._dsns[version]
 
 
 @pytest.fixture(scope="session")

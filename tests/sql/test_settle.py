@@ -89,6 +89,18 @@ def test_acks_in_a_batch_keep_each_result_with_its_message(engine: Engine, token
     assert [engine.message("q", i).result for i in ids] == [{"of": i} for i in ids]
 
 
+@pytest.mark.parametrize("ids", ["{1,2}", "[0:1]={1,2}", "[5:6]={1,2}"])
+@pytest.mark.parametrize("tokens", ["{t,t}", "[0:1]={t,t}", "{t,u}", "[7:8]={t,u}"])
+def test_arrays_may_begin_anywhere(engine: Engine, ids: str, tokens: str) -> None:
+    engine.queue("q")
+    engine.send_many("q", [1, 2])
+    for token in "tu" if "u" in tokens else "tt":
+        engine.take("q", token)
+    acked = engine.values("ack_messages", "q", ids, tokens, "[-3:-2]={10,20}")
+    assert sorted(acked) == [1, 2]
+    assert [engine.message("q", message_id).result for message_id in (1, 2)] == [10, 20]
+
+
 def test_acks_of_nothing_do_nothing(house: Engine) -> None:
     with house.unchanged():
         assert house.values("ack_messages", "billing", [], []) == []

@@ -87,3 +87,8 @@ begin
 end
 $$;
 comment on function penstock._queue_id(text) is 'The id of a queue by its name; an error where there is none.';
+
+create or replace function penstock._bad_cursor(after text) returns void
+language sql
+as $$ select penstock._invalid(format('after must be the cursor of a row that was listed before, not "%s"', after)) $$;
+comment on function penstock._bad_cursor(text) is 'Raises the error for a cursor that no listing has returned.';

@@ -7,9 +7,16 @@ as $$
 #variable_conflict use_variable
 declare
     only_queue int;
-    after_queue int := coalesce(split_part(after, ':', 1)::int, 0);
-    after_id bigint := coalesce(split_part(after, ':', 2)::bigint, 0);
+    after_queue int := 0;
+    after_id bigint := 0;
 begin
+    if after is not null then
+        if after !~ '^[0-9]{1,9}:[0-9]{1,18}$' then
+            perform penstock._bad_cursor(after);
+        end if;
+        after_queue := split_part(after, ':', 1);
+        after_id := split_part(after, ':', 2);
+    end if;
     if queue_name is not null then
         only_queue := penstock._queue_id(queue_name);
     end if;
@@ -28,8 +35,6 @@ begin
     where (d.queue_id, d.id) > (after_queue, after_id) and (only_queue is null or d.queue_id = only_queue)
     order by d.queue_id, d.id
     limit page_size;
-exception when invalid_text_representation or numeric_value_out_of_range then
-    perform penstock._invalid(format('after must be the cursor of a row listed before, not "%s"', after));
 end
 $$;
 comment on function penstock.list_dlq_messages(text, int, text) is

@@ -92,8 +92,8 @@ begin
     if not state = any (states) then
         perform penstock._invalid(format('state must be one of %s, not "%s"', array_to_string(states, ', '), state));
     end if;
-    if after is not null and not split_part(after, ' ', 1) = any (states) then
-        perform penstock._invalid(format('after must be the cursor of a row listed before, not "%s"', after));
+    if after !~ '^((active|scheduled|dead|done) [0-9]{1,18}|ready [0-3] [0-9]{1,18} [0-9]{1,18})$' then
+        perform penstock._bad_cursor(after);
     end if;
     select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
     for i in first_state..5 loop
@@ -154,8 +154,6 @@ begin
             missing := missing - got;
         end case;
     end loop;
-exception when invalid_text_representation or numeric_value_out_of_range then
-    perform penstock._invalid(format('after must be the cursor of a row listed before, not "%s"', after));
 end
 $$;
 comment on function penstock.list_messages(text, text, int, text) is

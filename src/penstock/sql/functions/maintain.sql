@@ -153,8 +153,11 @@ begin
     if not found or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
         return;
     end if;
-    everything := newest.sweep_all_after is null or at >= newest.sweep_all_after;
-    since := case when everything then '-infinity' else newest.swept_to - interval '1 second' end;
+    since := penstock._sweep_from(at, newest.swept_to, newest.swept_all_at);
+    everything := since = '-infinity' or at >= newest.sweep_all_after;
+    if everything then
+        since := '-infinity';
+    end if;
     for batch in 1..10 loop
         n := penstock._expire(queue_id, at, since, most);
         expired := expired + n;

@@ -131,12 +131,13 @@ begin
     end if;
     select m.n, m.priority, m.tenant, m.due_at, m.ttl, m.key into wrong
     from unnest(priorities, tenants, deliver_afters, ttls, dedup_keys) with ordinality m(priority, tenant, due_at, ttl, key, n)
-    where m.priority not between 0 and 3 or m.tenant = '' or not isfinite(m.due_at) or m.ttl < 1 or m.key = ''
+    where m.priority not between 0 and 3 or char_length(m.tenant) not between 1 and 255 or not isfinite(m.due_at) or m.ttl < 1
+        or char_length(m.key) not between 1 and 500
     limit 1;
     if found then
         perform penstock._invalid(format(
-            'message %s has an option that cannot be: priority %s (0 to 3), tenant "%s" (not empty), deliver after %s (finite), ttl %s (at least 1), dedup key "%s" (not empty)',
-            wrong.n, wrong.priority, wrong.tenant, wrong.due_at, wrong.ttl, wrong.key
+            'message %s has an option that cannot be: priority %s (0 to 3), tenant "%s" (1 to 255 characters), deliver after %s (finite), ttl %s (at least 1), dedup key "%s" (1 to 500 characters)',
+            wrong.n, wrong.priority, left(wrong.tenant, 300), wrong.due_at, wrong.ttl, left(wrong.key, 600)
         ));
     end if;
     select m.n, m.body is null as neither into wrong
@@ -171,7 +172,7 @@ declare
     ids bigint[];
     fresh bigint[];
     large boolean[];
-    largest int := 0;
+    largest int;
     queue_id int;
     name text;
     notify boolean;
@@ -182,14 +183,12 @@ declare
 begin
     if n is null then
         perform penstock._invalid('no payloads given: null', 'An empty array publishes nothing.');
-    elsif n = 0 then
-        return '{}';
     end if;
     if priority is null or priority not between 0 and 3 then
         perform penstock._check_range('priority', priority, 0, 3);
     end if;
-    if tenant = '' then
-        perform penstock._invalid('tenant must not be empty', 'null is for messages of no tenant.');
+    if char_length(tenant) not between 1 and 255 then
+        perform penstock._invalid(format('tenant must have 1 to 255 characters, not %s', char_length(tenant)), 'null is for messages of no tenant.');
     end if;
     if not isfinite(deliver_after) then
         perform penstock._invalid(format('deliver_after must be a finite time, not %s', deliver_after));
@@ -197,11 +196,14 @@ begin
     if ttl_seconds < 1 then
         perform penstock._check_range('ttl_seconds', ttl_seconds, 1, 2147483647);
     end if;
-    if dedup_key = '' then
-        perform penstock._invalid('dedup_key must not be empty', 'null is for messages that need not be unique.');
+    if char_length(dedup_key) not between 1 and 500 then
+        perform penstock._invalid(format('dedup_key must have 1 to 500 characters, not %s', char_length(dedup_key)), 'null is for messages that need not be unique.');
     end if;
     if not alike or bodies is not null or array_position(payloads, null) is not null then
         perform penstock._check_lists(n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys);
+    end if;
+    if n = 0 then
+        return '{}';
     end if;
     if coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
         select max(m.size) into largest
@@ -213,6 +215,11 @@ begin
     foreach queue_id in array queue_ids loop
         perform pg_advisory_xact_lock_shared(1346719315, queue_id);
     end loop;
+    -- Those that were deleted before their lock was ours are not there any more. A topic goes on with the others.
+    queue_ids := array(select q.id from penstock.queues q where q.id = any(queue_ids) order by q.id);
+    if queue_name is not null and cardinality(queue_ids) = 0 then
+        perform penstock._unknown_queue(queue_name);
+    end if;
     select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
     fresh := ids;
     if not alike then
@@ -254,10 +261,9 @@ begin
     foreach queue_id in array queue_ids loop
         select q.name, q.notify, q.message_ttl_seconds, q.max_payload_bytes into name, notify, default_ttl, payload_limit
         from penstock.queues q where q.id = queue_id;
-        if not found then
-            -- Deleted before its lock was ours. A topic goes on with the others.
-            continue when queue_name is null;
-            perform penstock._unknown_queue(queue_name);
+        if largest is null and payload_limit < inline_limit then
+            select max(coalesce(pg_column_size(m.payload), octet_length(m.body))) into largest
+            from unnest(payloads, bodies) m(payload, body);
         end if;
         if largest > payload_limit then
             raise exception using

@@ -47,6 +47,18 @@ end
 $$;
 comment on function penstock._check_settings(penstock.queues) is 'Refuses settings of a queue that are out of range.';
 
+-- An array may begin at any subscript: '[0:1]={1,2}'.
+create or replace function penstock._from_one(list int[]) returns int[]
+language sql immutable
+as $$
+    select case
+        when array_ndims(list) = 1 and array_lower(list, 1) <> 1
+            then (select array_agg(x.element order by x.n) from unnest(list) with ordinality x(element, n))
+        else list
+    end
+$$;
+comment on function penstock._from_one(int[]) is 'The same list with subscripts that begin at 1.';
+
 create or replace function penstock._settings(q penstock.queues) returns jsonb
 language sql stable
 as $$
@@ -89,14 +101,14 @@ begin
     wanted.max_delivery_attempts := max_delivery_attempts;
     wanted.visibility_timeout_seconds := visibility_timeout_seconds;
     wanted.visibility_backoff := visibility_backoff;
-    wanted.retry_delays := retry_delays;
+    wanted.retry_delays := penstock._from_one(retry_delays);
     wanted.message_ttl_seconds := nullif(message_ttl_seconds, 0);
     wanted.retain_completed_seconds := retain_completed_seconds;
     wanted.retain_dead_seconds := retain_dead_seconds;
     wanted.max_payload_bytes := max_payload_bytes;
     wanted.max_active := nullif(max_active, 0);
     wanted.min_active := min_active;
-    wanted.priority_shares := priority_shares;
+    wanted.priority_shares := penstock._from_one(priority_shares);
     wanted.tenant_max_active := nullif(tenant_max_active, 0);
     wanted.notify := notify;
     perform penstock._check_settings(wanted);
@@ -182,23 +194,24 @@ set search_path = pg_catalog, penstock, pg_temp
 as $$
 #variable_conflict use_variable
 declare
+    queue int := penstock._queue_id(queue_name);
     altered penstock.queues;
 begin
-    select q.* into altered from penstock.queues q where q.id = penstock._queue_id(queue_name) for no key update;
+    select q.* into altered from penstock.queues q where q.id = queue for no key update;
     if not found then
         perform penstock._unknown_queue(queue_name);
     end if;
     altered.max_delivery_attempts := coalesce(max_delivery_attempts, altered.max_delivery_attempts);
     altered.visibility_timeout_seconds := coalesce(visibility_timeout_seconds, altered.visibility_timeout_seconds);
     altered.visibility_backoff := coalesce(visibility_backoff, altered.visibility_backoff);
-    altered.retry_delays := coalesce(retry_delays, altered.retry_delays);
+    altered.retry_delays := coalesce(penstock._from_one(retry_delays), altered.retry_delays);
     altered.message_ttl_seconds := nullif(coalesce(message_ttl_seconds, altered.message_ttl_seconds), 0);
     altered.retain_completed_seconds := coalesce(retain_completed_seconds, altered.retain_completed_seconds);
     altered.retain_dead_seconds := coalesce(retain_dead_seconds, altered.retain_dead_seconds);
     altered.max_payload_bytes := coalesce(max_payload_bytes, altered.max_payload_bytes);
     altered.max_active := nullif(coalesce(max_active, altered.max_active), 0);
     altered.min_active := coalesce(min_active, altered.min_active);
-    altered.priority_shares := coalesce(priority_shares, altered.priority_shares);
+    altered.priority_shares := coalesce(penstock._from_one(priority_shares), altered.priority_shares);
     altered.tenant_max_active := nullif(coalesce(tenant_max_active, altered.tenant_max_active), 0);
     altered.notify := coalesce(notify, altered.notify);
     perform penstock._check_settings(altered);
@@ -226,9 +239,10 @@ create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
+declare
+    queue int := penstock._queue_id(queue_name);
 begin
-    update penstock.queues q set paused_at = penstock.clock()
-    where q.id = penstock._queue_id(queue_name) and q.paused_at is null;
+    update penstock.queues q set paused_at = penstock.clock() where q.id = queue and q.paused_at is null;
 end
 $$;
 comment on function penstock.pause_queue(text) is
@@ -238,10 +252,14 @@ create or replace function penstock.resume_queue(queue_name text) returns void
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
+declare
+    queue int := penstock._queue_id(queue_name);
+    wakes boolean;
 begin
-    update penstock.queues q set paused_at = null
-    where q.id = penstock._queue_id(queue_name) and q.paused_at is not null;
-    perform penstock._wake(queue_name, 0);
+    update penstock.queues q set paused_at = null where q.id = queue and q.paused_at is not null returning q.notify into wakes;
+    if wakes then
+        perform penstock._wake(queue_name, 0);
+    end if;
 end
 $$;
 comment on function penstock.resume_queue(text) is
@@ -252,11 +270,12 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
 declare
+    queue int := penstock._queue_id(queue_name);
     kept_until timestamptz;
 begin
     perform penstock._check_range('keep_alive_seconds', keep_alive_seconds, 1, 31536000);
     update penstock.queues q set keep_alive_until = penstock.clock() + make_interval(secs => keep_alive_seconds)
-    where q.id = penstock._queue_id(queue_name) and q.exclusive
+    where q.id = queue and q.exclusive
     returning q.keep_alive_until into kept_until;
     if not found then
         perform penstock._invalid(

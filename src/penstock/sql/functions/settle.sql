@@ -54,7 +54,7 @@ begin
                 (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers, payload, body, errors, result)
             select
                 queue_id, g.id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant, g.token, g.headers,
-                g.payload, g.body, g.errors, results[array_position(message_ids, g.id)]
+                g.payload, g.body, g.errors, results[array_position(message_ids, g.id) - array_lower(message_ids, 1) + array_lower(results, 1)]
             from gone g
         )
         select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large)

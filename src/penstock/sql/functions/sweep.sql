@@ -1,11 +1,14 @@
 -- Sweep: leases that ran out, messages that are due, times to live that are over.
 
 -- A little before where the last sweep looked to, or everything where nobody has looked at everything for a while:
--- what was committed after its time had passed lies below.
+-- what was committed after its time had passed lies below. A clock that was set back is no reason to miss anything.
 create or replace function penstock._sweep_from(at timestamptz, swept_to timestamptz, swept_all_at timestamptz) returns timestamptz
 language sql stable
 as $$
-    select case when swept_all_at > at - interval '90 seconds' then swept_to - interval '1 second' else '-infinity' end
+    select case
+        when swept_all_at > at - interval '90 seconds' and swept_to <= at then swept_to - interval '1 second'
+        else '-infinity'
+    end
 $$;
 comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) is
     'The time from which on leases and due times have to be looked through.';
