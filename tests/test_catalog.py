@@ -1,2 +1,483 @@
-def test_x(sql):
-    print(sql.execute("select penstock.create_queue('a')").fetchone(), sql.info.server_version)
+"""What the catalog must say of the schema: comments, rights, search paths, indexes, signatures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.embedded import Server
+
+from .conftest import Servers
+
+Sql = psycopg.Connection[Any]
+
+STATES = ("ready", "scheduled", "active", "dead", "done")
+HOT = ("ready", "scheduled", "active", "floors", "dedup", "payload_references", "dead", "done")
+
+# Who may call what. The admin may call all of it.
+CALLABLE = {
+    "penstock_publisher": """
+        publish_message publish_messages send_message send_messages cancel_message clock schema_version
+    """,
+    "penstock_consumer": """
+        consume_message consume_messages_batch ack_message ack_messages nack_message release_message
+        reject_message extend_message_vt batch_extend_message_vt pulse channel
+        extend_queue_keep_alive maintain clock schema_version
+    """,
+    "penstock_viewer": """
+        list_topics list_queues get_queue_statistics list_messages list_dlq_messages get_message
+        explain_delivery clock schema_version
+    """,
+    "penstock_admin": """
+        create_topic delete_topic create_queue alter_queue delete_queue pause_queue resume_queue
+        requeue_dlq_messages add_retries purge_dlq purge_queue purge_all_messages
+        cleanup_queue_messages cleanup_topic_messages cleanup_expired_exclusive_queues raise_floor
+    """,
+}
+
+MESSAGE = """setof (message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt,
+    published_at, priority, tenant)"""
+OPTIONS = """deliver_after timestamptz = NULL, priority int4 = 2, tenant text = NULL, headers jsonb = NULL,
+    ttl_seconds int4 = NULL"""
+EACH = """deliver_afters timestamptz[] = NULL, priorities int4[] = NULL, tenants text[] = NULL,
+    headers_list jsonb[] = NULL, ttls int4[] = NULL, dedup_keys text[] = NULL"""
+
+# DESIGN section 5: parameters in order with their defaults, and what comes back; then what was added.
+SIGNATURES = {
+    "create_topic": ("topic_name text", "int8"),
+    "delete_topic": ("topic_name text", "void"),
+    "list_topics": ("", "setof (id, name, created_at, queue_count)"),
+    "create_queue": (
+        """queue_name text, topic_name text = NULL, exclusive bool = false, max_delivery_attempts int4 = 3,
+        keep_alive_seconds int4 = NULL, visibility_timeout_seconds int4 = 30, visibility_backoff float8 = 1.0,
+        retry_delays int4[] = '{0}', message_ttl_seconds int4 = NULL, retain_completed_seconds int4 = 86400,
+        retain_dead_seconds int4 = 2592000, max_payload_bytes int4 = 256000000, max_active int4 = NULL,
+        min_active int4 = 5, priority_shares int4[] = '{40,30,20,10}', tenant_max_active int4 = NULL,
+        notify bool = true""",
+        "int8",
+    ),
+    "alter_queue": (
+        """queue_name text, max_delivery_attempts int4 = NULL, visibility_timeout_seconds int4 = NULL,
+        visibility_backoff float8 = NULL, retry_delays int4[] = NULL, message_ttl_seconds int4 =
+        NULL, retain_completed_seconds int4 = NULL, retain_dead_seconds int4 = NULL,
+        max_payload_bytes int4 = NULL, max_active int4 = NULL, min_active int4 = NULL,
+        priority_shares int4[] = NULL, tenant_max_active int4 = NULL, notify bool = NULL""",
+        "void",
+    ),
+    "delete_queue": ("queue_name text", "void"),
+    "pause_queue": ("queue_name text", "void"),
+    "resume_queue": ("queue_name text", "void"),
+    "extend_queue_keep_alive": ("queue_name text, keep_alive_seconds int4", "timestamptz"),
+    "list_queues": (
+        "",
+        """setof (id, name, topic_name, exclusive, keep_alive_until, paused_at, created_at,
+        max_delivery_attempts, visibility_timeout_seconds, visibility_backoff, retry_delays,
+        message_ttl_seconds, retain_completed_seconds, retain_dead_seconds, max_payload_bytes,
+        max_active, min_active, priority_shares, tenant_max_active, notify)""",
+    ),
+    "get_queue_statistics": (
+        "queue_name text = NULL",
+        """setof (queue_name, pending_count, processing_count, completed_count, total_count,
+        delayed_count, dead_count, oldest_pending_seconds)""",
+    ),
+    "publish_message": (
+        f"topic_name text, payload jsonb, {OPTIONS}, body bytea = NULL, dedup_key text = NULL",
+        "int8",
+    ),
+    "publish_messages": (
+        f"topic_name text, payloads jsonb[], {OPTIONS}, bodies bytea[] = NULL, dedup_key text = NULL, {EACH}",
+        "setof int8",
+    ),
+    "send_message": (
+        f"queue_name text, payload jsonb, {OPTIONS}, body bytea = NULL, dedup_key text = NULL",
+        "int8",
+    ),
+    "send_messages": (
+        f"queue_name text, payloads jsonb[], {OPTIONS}, bodies bytea[] = NULL, dedup_key text = NULL, {EACH}",
+        "setof int8",
+    ),
+    "consume_message": ("queue_name text, consumer_token text = NULL, vt_seconds int4 = NULL", MESSAGE),
+    "consume_messages_batch": (
+        "queue_name text, consumer_token text = NULL, vt_seconds int4 = NULL, batch_size int4 = 10",
+        MESSAGE,
+    ),
+    "ack_message": ("queue_name text, message_id int8, token text, result jsonb = NULL", "bool"),
+    "ack_messages": (
+        "queue_name text, message_ids int8[], tokens text[], results jsonb[] = NULL",
+        "setof int8",
+    ),
+    "nack_message": (
+        "queue_name text, message_id int8, token text, delay_seconds int4 = NULL, error text = NULL",
+        "bool",
+    ),
+    "release_message": ("queue_name text, message_id int8, token text", "bool"),
+    "reject_message": ("queue_name text, message_id int8, token text, error text = NULL", "bool"),
+    "extend_message_vt": (
+        "queue_name text, message_id int8, token text, extension_seconds int4",
+        "timestamptz",
+    ),
+    "batch_extend_message_vt": (
+        "queue_name text, message_ids int8[], token text, extension_seconds int4",
+        "setof (message_id, vt)",
+    ),
+    "pulse": ("token text, vt_seconds int4, queue_names text[] = NULL", "int8"),
+    "list_dlq_messages": (
+        "queue_name text = NULL, page_size int4 = NULL, after text = NULL",
+        """setof (queue_name, message_id, payload, body, delivery_attempts, reason, last_error, errors,
+        moved_at, priority, tenant, headers, published_at, cursor)""",
+    ),
+    "requeue_dlq_messages": ("queue_name text, message_ids int8[] = NULL", "int8"),
+    "add_retries": ("queue_name text, attempts int4", "int8"),
+    "purge_dlq": ("queue_name text = NULL", "int8"),
+    "cancel_message": ("queue_name text, message_id int8", "bool"),
+    "list_messages": (
+        "queue_name text, state text = NULL, page_size int4 = 100, after text = NULL",
+        """setof (message_id, state, priority, tenant, delivery_attempts, published_at, due_at, vt,
+        consumer_token, reason, moved_at, completed_at, cursor)""",
+    ),
+    "get_message": (
+        "queue_name text, message_id int8",
+        """setof (message_id, queue_name, state, priority, tenant, delivery_attempts, published_at,
+        expires_at, due_at, vt, claimed_at, consumer_token, dedup_key, reason, last_error, errors,
+        moved_at, completed_at, result, headers, payload, body)""",
+    ),
+    "explain_delivery": ("queue_name text, message_id int8", "text"),
+    "cleanup_queue_messages": ("queue_name text", "int8"),
+    "cleanup_topic_messages": ("topic_name text", "int8"),
+    "cleanup_expired_exclusive_queues": ("", "int8"),
+    "purge_queue": ("queue_name text", "int8"),
+    "purge_all_messages": ("", "void"),
+    "maintain": ("", "setof (action, queue_name, affected)"),
+    "raise_floor": ("queue_name text", "bool"),
+    "channel": ("queue_name text", "text"),
+    "clock": ("", "timestamptz"),
+    "schema_version": ("", "setof (package_version, migration, digest, installed_at)"),
+}
+
+SIGNATURES_OF_THE_CATALOG = r"""
+with types(oid, name) as (
+    select t.oid, case t.typcategory when 'A' then ltrim(t.typname, '_') || '[]' else t.typname::text end
+    from pg_type t
+)
+select
+    p.proname,
+    coalesce((
+        select string_agg(
+            format('%s %s', p.proargnames[n], t.name) || coalesce(
+                ' = ' || regexp_replace(pg_get_function_arg_default(p.oid, n), '::[^'']*$', ''), ''
+            ),
+            ', ' order by n
+        )
+        from generate_series(1, p.pronargs) n join types t on t.oid = p.proargtypes[n - 1]
+    ), ''),
+    concat(case when p.proretset then 'setof ' end, case
+        when returned.typrelid <> 0 then (
+            select '(' || string_agg(a.attname, ', ' order by a.attnum) || ')'
+            from pg_attribute a where a.attrelid = returned.typrelid and a.attnum > 0 and not a.attisdropped
+        )
+        when p.proargmodes is not null then (
+            select '(' || string_agg(p.proargnames[n], ', ' order by n) || ')'
+            from generate_subscripts(p.proargmodes, 1) n where p.proargmodes[n] in ('o', 't')
+        )
+        else (select t.name from types t where t.oid = p.prorettype)
+    end)
+from pg_proc p join pg_type returned on returned.oid = p.prorettype
+where p.pronamespace = 'penstock'::regnamespace and not starts_with(p.proname, '_')
+"""
+
+
+@pytest.fixture(scope="module")
+def catalog(servers: Servers) -> Iterator[Callable[[Server], Sql]]:
+    """One database a server for all tests that leave nothing behind, in whatever order they come."""
+    with ExitStack() as stack:
+
+        @cache
+        def connect(server: Server) -> Sql:
+            dsn = stack.enter_context(servers.database(server))
+            return stack.enter_context(psycopg.connect(dsn, autocommit=True))
+
+        yield connect
+
+
+@pytest.fixture
+def sql(catalog: Callable[[Server], Sql], server: Server) -> Iterator[Sql]:
+    connection = catalog(server)
+    with connection.transaction(force_rollback=True):
+        yield connection
+
+
+def column(sql: Sql, query: str, params: list[Any] | dict[str, Any] | None = None) -> list[Any]:
+    return [row[0] for row in sql.execute(query, params)]
+
+
+def test_signatures_are_those_of_the_design(sql: Sql) -> None:
+    expected = {
+        name: (" ".join(parameters.split()), " ".join(result.split()))
+        for name, (parameters, result) in SIGNATURES.items()
+    }
+    rows = sql.execute(SIGNATURES_OF_THE_CATALOG).fetchall()
+    actual = {name: (parameters, result) for name, parameters, result in rows}
+    assert len(actual) == len(rows), "defaults instead of overloads"
+    assert actual == expected
+
+
+def test_every_function_has_a_comment(sql: Sql) -> None:
+    without = column(
+        sql,
+        """select p.oid::regprocedure::text from pg_proc p
+        where p.pronamespace = 'penstock'::regnamespace
+            and coalesce(obj_description(p.oid, 'pg_proc'), '') = ''""",
+    )
+    assert without == []
+
+
+def test_every_table_has_a_comment(sql: Sql) -> None:
+    """The days of done are covered by their parent."""
+    without = column(
+        sql,
+        """select c.relname from pg_class c
+        where c.relnamespace = 'penstock'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+            and coalesce(obj_description(c.oid, 'pg_class'), '') = ''""",
+    )
+    assert without == []
+
+
+def test_security_definers_pin_their_search_path(sql: Sql) -> None:
+    settings = dict(
+        sql.execute(
+            """select p.proname, coalesce(p.proconfig, '{}') from pg_proc p
+            where p.pronamespace = 'penstock'::regnamespace and p.prosecdef"""
+        ).fetchall()
+    )
+    assert len(settings) > 20
+    pinned = "search_path=pg_catalog, penstock, pg_temp"
+    assert [name for name, config in settings.items() if pinned not in config] == []
+
+
+def test_internal_functions_are_not_security_definers(sql: Sql) -> None:
+    """They run as the function that calls them; by themselves they would be a way around the roles."""
+    definers = column(
+        sql,
+        """select p.proname from pg_proc p
+        where p.pronamespace = 'penstock'::regnamespace and p.prosecdef and starts_with(p.proname, '_')""",
+    )
+    assert definers == []
+
+
+def test_public_may_do_nothing(sql: Sql) -> None:
+    functions = column(
+        sql,
+        """select p.oid::regprocedure::text
+        from pg_proc p cross join aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+        where p.pronamespace = 'penstock'::regnamespace and a.grantee = 0""",
+    )
+    assert functions == []
+    relations = column(
+        sql,
+        """select c.relname from pg_class c cross join aclexplode(c.relacl) a
+        where c.relnamespace = 'penstock'::regnamespace and a.grantee = 0""",
+    )
+    assert relations == []
+    schema = column(
+        sql,
+        """select a.privilege_type from pg_namespace n cross join aclexplode(n.nspacl) a
+        where n.nspname = 'penstock' and a.grantee = 0""",
+    )
+    assert schema == []
+
+
+def test_each_role_may_call_exactly_its_functions(sql: Sql) -> None:
+    expected = {role: set(names.split()) for role, names in CALLABLE.items()}
+    expected["penstock_admin"] = set().union(*expected.values())
+    actual = {
+        role: set(
+            column(
+                sql,
+                """select p.proname from pg_proc p
+                where p.pronamespace = 'penstock'::regnamespace
+                    and has_function_privilege(%s, p.oid, 'execute')""",
+                [role],
+            )
+        )
+        for role in CALLABLE
+    }
+    assert actual == expected
+    assert expected["penstock_admin"] == SIGNATURES.keys(), "every function of the API is somebody's"
+    assert not [name for names in actual.values() for name in names if name.startswith("_")]
+
+
+@pytest.mark.parametrize("role", CALLABLE)
+def test_no_role_may_touch_a_table(sql: Sql, role: str) -> None:
+    relations = column(
+        sql,
+        """select c.relname from pg_class c
+        where c.relnamespace = 'penstock'::regnamespace and case c.relkind
+            when 'S' then has_sequence_privilege(%(role)s, c.oid, 'usage, select, update')
+            when 'r' then has_table_privilege(%(role)s, c.oid, 'select, insert, update, delete, truncate')
+            when 'p' then has_table_privilege(%(role)s, c.oid, 'select, insert, update, delete, truncate')
+            else false
+        end""",
+        {"role": role},
+    )
+    assert relations == []
+
+
+# What each role does all day, and what it must not be able to do.
+MAY = {
+    "penstock_publisher": [
+        "select penstock.send_message('q', '1')",
+        "select penstock.publish_message('t', '1', tenant => 'a', dedup_key => 'k')",
+        "select penstock.send_messages('q', '{1,2}', priorities => '{0,3}')",
+        "select penstock.cancel_message('q', 1)",
+    ],
+    "penstock_consumer": [
+        "select * from penstock.consume_message('q', 'me')",
+        "select * from penstock.consume_messages_batch('q', 'me')",
+        "select penstock.ack_message('q', 1, 'me')",
+        "select penstock.nack_message('q', 2, 'me', error => 'e')",
+        "select penstock.pulse('me', 30)",
+        "select penstock.extend_message_vt('q', 3, 'me', 5)",
+        "select * from penstock.maintain()",
+    ],
+    "penstock_viewer": [
+        "select * from penstock.list_topics()",
+        "select * from penstock.list_queues()",
+        "select * from penstock.get_queue_statistics()",
+        "select * from penstock.list_messages('q')",
+        "select * from penstock.list_dlq_messages()",
+        "select * from penstock.get_message('q', 1)",
+        "select penstock.explain_delivery('q', 1)",
+    ],
+    "penstock_admin": [
+        "select penstock.create_topic('new')",
+        "select penstock.create_queue('new', 'new')",
+        "select penstock.pause_queue('q')",
+        "select penstock.resume_queue('q')",
+        "select penstock.requeue_dlq_messages('q')",
+        "select penstock.raise_floor('q')",
+        "select penstock.purge_queue('q')",
+        "select penstock.delete_topic('new')",
+    ],
+}
+MAY_NOT = {
+    "penstock_publisher": [
+        "select * from penstock.consume_message('q')",
+        "select penstock.ack_message('q', 1, 'me')",
+        "select * from penstock.list_messages('q')",
+        "select penstock.delete_queue('q')",
+    ],
+    "penstock_consumer": [
+        "select penstock.send_message('q', '1')",
+        "select penstock.requeue_dlq_messages('q')",
+        "select penstock.purge_queue('q')",
+        "select penstock._raise_floor(1)",
+    ],
+    "penstock_viewer": [
+        "select penstock.send_message('q', '1')",
+        "select * from penstock.consume_message('q')",
+        "select penstock.pause_queue('q')",
+        "select * from penstock.maintain()",
+    ],
+    "penstock_admin": [
+        "select penstock._delete_queue(1)",
+        "select penstock._lock_queue(1)",
+        "select nextval('penstock.message_ids')",
+    ],
+}
+READING = [f"select from penstock.{name}" for name in (*STATES, "queues", "floors", "payloads")]
+
+
+@pytest.fixture
+def queue(sql: Sql) -> Sql:
+    sql.execute("select penstock.create_topic('t'), penstock.create_queue('q', 't')")
+    sql.execute("select penstock.send_messages('q', array_fill('1'::jsonb, array[20]))")
+    return sql
+
+
+@pytest.mark.parametrize("role", MAY)
+def test_a_role_can_do_its_work(queue: Sql, role: str) -> None:
+    queue.execute(f"set role {role}")
+    for statement in MAY[role]:
+        queue.execute(statement)
+
+
+def test_the_admin_can_do_the_work_of_all(queue: Sql) -> None:
+    queue.execute("set role penstock_admin")
+    for statements in MAY.values():
+        for statement in statements:
+            queue.execute(statement)
+
+
+@pytest.mark.parametrize("role", MAY_NOT)
+def test_a_role_can_do_nothing_else(queue: Sql, role: str) -> None:
+    queue.execute(f"set role {role}")
+    for statement in MAY_NOT[role] + READING:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), queue.transaction():
+            queue.execute(statement)
+
+
+def test_a_search_path_of_the_caller_changes_nothing(queue: Sql) -> None:
+    """What a caller puts before pg_catalog, or into pg_temp, must not run with the owner's rights."""
+    queue.execute("create schema evil")
+    for function in ("now()", "cardinality(anyarray)", "pg_notify(text, text)", "nextval(regclass)"):
+        queue.execute(
+            f"create function evil.{function} returns int language plpgsql as $$ begin raise 'evil'; end $$"
+        )
+    queue.execute("create temporary table ready (like penstock.ready)")
+    queue.execute("set search_path = evil, pg_catalog")
+    queue.execute("select penstock.send_messages('q', '{1,2}', priorities => '{0,1}')")
+    rows = queue.execute("select message_id from penstock.consume_messages_batch('q', 'me')").fetchall()
+    ids = [row[0] for row in rows]
+    acked = queue.execute(
+        "select penstock.ack_messages('q', %s::int8[], %s::text[])", [ids, ["me"] * len(ids)]
+    ).fetchall()
+    assert len(acked) == len(ids) == 10
+    queue.execute("select * from penstock.maintain()")
+
+
+def test_no_triggers_and_no_foreign_keys_on_messages(sql: Sql) -> None:
+    """A hot table pays for neither, and could not be distributed with them."""
+    triggers = column(
+        sql,
+        """select t.tgname from pg_trigger t join pg_class c on c.oid = t.tgrelid
+        where c.relnamespace = 'penstock'::regnamespace and not t.tgisinternal""",
+    )
+    assert triggers == []
+    foreign_keys = column(
+        sql,
+        """select conrelid::regclass::text from pg_constraint
+        where connamespace = 'penstock'::regnamespace and contype = 'f'""",
+    )
+    assert set(foreign_keys) <= {"penstock.queues"}
+
+
+@pytest.mark.parametrize("table", HOT)
+def test_no_two_indexes_of_a_hot_table_begin_with_the_same_column(sql: Sql, table: str) -> None:
+    """With two to choose from, statistics choose, and those are wrong half of the time."""
+    first_columns = column(
+        sql,
+        """select a.attname
+        from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
+        where i.indrelid = format('penstock.%%I', %s::text)::regclass""",
+        [table],
+    )
+    assert first_columns
+    assert len(set(first_columns)) == len(first_columns), first_columns
+
+
+@pytest.mark.parametrize("table", STATES)
+def test_the_key_of_a_state_contains_its_queue(sql: Sql, table: str) -> None:
+    keys = column(
+        sql,
+        """select array_agg(a.attname::text)
+        from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
+        where i.indrelid = format('penstock.%%I', %s::text)::regclass and i.indisunique
+        group by i.indexrelid""",
+        [table],
+    )
+    assert all("queue_id" in key for key in keys), keys

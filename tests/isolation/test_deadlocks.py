@@ -19,8 +19,8 @@ from penstock.embedded import Server
 from tests.conftest import Connect, connections
 from tests.isolation.calls import QUEUES, Call, Stock, all_calls, put_in_stock
 from tests.isolation.invariants import broken
-from tests.isolation.rewriting import AT_GATE, CLOSE_GATE, OPEN_GATE, pause_before
-from tests.isolation.session import Session, Spec, Step, open_spec
+from tests.isolation.rewriting import CLOSE_GATE, OPEN_GATE, pause_before
+from tests.isolation.session import Session, Spec, Step, call, open_spec
 
 DEADLOCK = "40P01"
 EXPECTED = {None, "PN001", "PN002", "PN003"}
@@ -131,7 +131,7 @@ def test_no_deadlock_in_a_crowd(connect18: Connect) -> None:
             made = [(session, random.choice(calls)) for _ in range(15) for session in sessions]
             steps = [(name.name, in_turn(session, name)) for session, name in made]
             unexpected += [(name, step.error()) for name, step in steps if step.error() not in EXPECTED]
-    print(Counter(unexpected), file=open('/tmp/e/crowd.txt','w'))
+    print(Counter(unexpected))
     assert unexpected == []
     assert broken(connect18()) == []
 
@@ -166,7 +166,8 @@ def test_completed_messages_are_removed_in_one_order(spec: Spec, first: str, sec
     holder.run("select 1 from penstock.done where id = %s for update", ids[1])
     one = a.waits(first, *filter(None, [arguments.get(first)]))
     b.move_clock("10 minutes")
-    two = b.waits(second, *filter(None, [arguments.get(second)]))
+    two = b.start(second, *filter(None, [arguments.get(second)]))
+    two.settle()
     holder.rollback()
     assert [one.error(), two.error()] == [None, None]
 
@@ -199,22 +200,22 @@ def own_spec(connect18: Connect) -> Iterator[Spec]:
 def test_publish_x_maintain_that_raises_several_floors(own_spec: Spec) -> None:
     """Maintenance keeps the lock of one queue while it comes to the next: the publisher takes both by id."""
     holder, a, b = own_spec.session(), impatient(own_spec.session()), impatient(own_spec.session())
+    holder.maintain()
     holder.value("create_topic", "t")
     first = holder.value("create_queue", "one", "t")
     holder.value("create_queue", "two", "t")
-    for _ in range(2):
-        holder.value("publish_message", "t", "1")
-        for queue in ("one", "two"):
-            holder.ack(queue, *holder.claim(queue))
-        holder.value("publish_message", "t", "2")
-        if own_spec.floor("one") == [0, 0, 0, 0]:
-            # So that the floor of the second queue has not been raised for longer.
-            holder.value("raise_floor", "one")
-    pause_before(own_spec.watcher, "penstock.maintain()", "penstock._raise_floor(queue.id)", "queue.id")
+    holder.send("one", 2)
+    holder.ack("one", *holder.claim("one", 1))
+    # Now the floor of the second queue is the one that was not raised for longer.
+    assert holder.value("raise_floor", "one") is True
+    for queue in ("one", "two"):
+        holder.send(queue, 2)
+        holder.ack(queue, *holder.claim(queue, 1))
+    pause_before(own_spec.watcher, "_raise_floor", "pg_advisory_xact_lock(1346719315, queue_id)", "queue_id")
     holder.run(CLOSE_GATE, first)
     maintain = b.start("maintain")
-    own_spec.until(AT_GATE, b.pid, first)
-    publish = a.start("publish_message", "t", "3")
+    maintain.settle()
+    publish = a.start("publish_message", "t", "1")
     publish.settle()
     holder.run(OPEN_GATE, first)
     assert [maintain.error(), publish.error()] == [None, None]
@@ -224,7 +225,7 @@ def test_ack_x_maintain_that_adds_and_drops_days(own_spec: Spec) -> None:
     """An ack locks the table of what is completed, then its day: maintenance must not do the opposite."""
     stocked(own_spec)
     holder, a, b = own_spec.session(), impatient(own_spec.session()), impatient(own_spec.session())
-    pause_before(own_spec.watcher, "penstock._upkeep(timestamptz)", "penstock._drop_days(at)")
+    pause_before(own_spec.watcher, "_upkeep", "penstock._drop_days(at)")
     (message,) = holder.run("select id from penstock.active where queue_id = (select min(id) from penstock.queues) limit 1")
     holder.run(CLOSE_GATE, 0)
     b.move_clock("10 minutes")
@@ -264,8 +265,7 @@ def test_requeue_x_publish_where_text_is_sorted_otherwise(linguistic: Spec) -> N
     for stop in keys:
         holder.begin()
         holder.send("q", dedup_key=stop)
-        publish = a.waits("send_messages", "q", "{1,2,3,4}", dedup_keys=keys)
-        requeue = b.waits("requeue_dlq_messages", "q")
+        publish = a.attempt(*call("send_messages", "q", "{1,2,3,4}", dedup_keys=keys)).waits()
+        requeue = b.attempt(*call("requeue_dlq_messages", "q")).waits()
         holder.rollback()
         assert [publish.error(), requeue.error()] == [None, None]
-        holder.value("purge_queue", "q")

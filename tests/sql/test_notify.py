@@ -103,6 +103,20 @@ def test_a_backlog_wakes_nobody(engine: Engine, ear: Ear, clock: Clock) -> None:
     assert len(ear.heard()) == 1
 
 
+def test_a_message_that_somebody_works_on_in_an_open_transaction_is_no_backlog(
+    engine: Engine, ear: Ear, clock: Clock, connect: Connect
+) -> None:
+    engine.queue("q")
+    engine.send("q")
+    ear.heard()
+    worker = Engine(connect())
+    with worker.connection.transaction():
+        worker.take("q")
+        clock.advance(10)
+        message_id = engine.send("q")
+        assert ear.heard() == [("q", str(message_id))]
+
+
 def test_a_delayed_message_wakes_when_it_is_due(engine: Engine, ear: Ear, clock: Clock) -> None:
     engine.queue("q")
     engine.send("q", deliver_after=engine.now() + timedelta(seconds=5))

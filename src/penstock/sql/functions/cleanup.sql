@@ -45,7 +45,10 @@ declare
     purged bigint := 0;
     gone record;
 begin
-    -- One after the other, in the order in which messages move: what a claim took meanwhile is then found in active.
+    -- The queue's lock exclusively, so that nothing comes back; then one after the other, in the order in which messages
+    -- move: what a claim took meanwhile is found in active.
+    perform penstock._require_read_committed('purging a queue');
+    perform pg_advisory_xact_lock(1346719315, queue_id);
     for state in 1..3 loop
         if state = 1 then
             with deleted as (delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large, r.dedup_key)
@@ -84,7 +87,7 @@ begin
 end
 $$;
 comment on function penstock.purge_queue(text) is
-    'Deletes all unfinished messages of a queue: waiting, delayed and leased. Dead letters and completed messages stay (purge_dlq, cleanup_queue_messages). Returns how many.';
+    'Deletes all unfinished messages of a queue: waiting, delayed and leased. Dead letters and completed messages stay (purge_dlq, cleanup_queue_messages). It waits for open transactions that publish to the queue or hold its messages. Returns how many.';
 
 create or replace function penstock.purge_all_messages() returns void
 language plpgsql security definer
@@ -97,7 +100,7 @@ begin
     for queue in select q.id from penstock.queues q order by q.id loop
         perform penstock._purge_queue(queue);
         perform penstock._purge_dead(queue, 'infinity', null);
-        delete from penstock.done d where d.queue_id = queue;
+        perform penstock._delete_done(queue);
     end loop;
 end
 $$;
@@ -108,13 +111,8 @@ create or replace function penstock.cleanup_queue_messages(queue_name text) retu
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
-declare
-    queue int := penstock._queue_id(queue_name);
-    removed bigint;
 begin
-    delete from penstock.done d where d.queue_id = queue;
-    get diagnostics removed = row_count;
-    return removed;
+    return penstock._delete_done(penstock._queue_id(queue_name));
 end
 $$;
 comment on function penstock.cleanup_queue_messages(text) is
@@ -126,14 +124,16 @@ set search_path = pg_catalog, penstock, pg_temp
 as $$
 declare
     topic int;
-    removed bigint;
+    queue int;
+    removed bigint := 0;
 begin
     select t.id into topic from penstock.topics t where t.name = topic_name;
     if not found then
         perform penstock._unknown_topic(topic_name);
     end if;
-    delete from penstock.done d where d.queue_id = any(array(select q.id from penstock.queues q where q.topic_id = topic));
-    get diagnostics removed = row_count;
+    for queue in select q.id from penstock.queues q where q.topic_id = topic order by q.id loop
+        removed := removed + penstock._delete_done(queue);
+    end loop;
     return removed;
 end
 $$;
@@ -145,16 +145,11 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
 declare
-    at timestamptz := penstock.clock();
     removed bigint := 0;
     queue int;
 begin
-    for queue in select q.id from penstock.queues q where q.keep_alive_until <= at order by q.id loop
-        -- Somebody may have extended or deleted it while its lock was waited for.
-        perform pg_advisory_xact_lock(1346719315, queue);
-        perform from penstock.queues q where q.id = queue and q.keep_alive_until <= at for update;
-        if found then
-            perform penstock._delete_queue(queue);
+    for queue in select q.id from penstock.queues q where q.keep_alive_until <= penstock.clock() order by q.id loop
+        if penstock._delete_expired_queue(queue) then
             removed := removed + 1;
         end if;
     end loop;

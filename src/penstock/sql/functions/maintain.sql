@@ -65,7 +65,10 @@ declare
 begin
     for batch in 1..100 loop
         select array_agg(k.id) filter (where k.completed_at < before) into ids
-        from (select d.id, d.completed_at from penstock.done d where d.queue_id = queue_id order by d.id limit 1000) k;
+        from (
+            select d.id, d.completed_at from penstock.done d where d.queue_id = queue_id
+            order by d.id limit 1000 for update skip locked
+        ) k;
         exit when ids is null;
         delete from penstock.done d where d.queue_id = queue_id and d.id = any(ids) and d.completed_at < before;
         removed := removed + cardinality(ids);
@@ -104,14 +107,6 @@ declare
     queue record;
     n bigint;
 begin
-    n := penstock._add_days(at);
-    if n > 0 then
-        return next ('days added', null, n)::penstock.maintenance_result;
-    end if;
-    n := penstock._drop_days(at);
-    if n > 0 then
-        return next ('days dropped', null, n)::penstock.maintenance_result;
-    end if;
     n := penstock._remove_orphans();
     if n > 0 then
         return next ('payloads removed', null, n)::penstock.maintenance_result;
@@ -128,11 +123,11 @@ begin
     end loop;
 end
 $$;
-comment on function penstock._upkeep(timestamptz) is 'The chores that are done once a minute: partitions, retention, payloads.';
+comment on function penstock._upkeep(timestamptz) is 'The chores that are done once a minute: retention and payloads.';
 
 -- One queue's sweep. Everything is looked through when the ledger says so, which depends on what that took the last
 -- time: at most half a percent of the time, but at least once a minute.
-create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean) returns setof penstock.maintenance_result
+create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean, batches int) returns setof penstock.maintenance_result
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -149,8 +144,11 @@ declare
     promoted bigint := 0;
     n bigint;
 begin
+    if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+        return;
+    end if;
     select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    if not found or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+    if not found then
         return;
     end if;
     since := penstock._sweep_from(at, newest.swept_to, newest.swept_all_at);
@@ -158,17 +156,17 @@ begin
     if everything then
         since := '-infinity';
     end if;
-    for batch in 1..10 loop
+    for batch in 1..batches loop
         n := penstock._expire(queue_id, at, since, most);
         expired := expired + n;
         exit when n < most;
     end loop;
-    for batch in 1..10 loop
+    for batch in 1..batches loop
         n := penstock._take_back(queue_id, at, since, most);
         taken := taken + n;
         exit when n < most;
     end loop;
-    for batch in 1..10 loop
+    for batch in 1..batches loop
         n := penstock._promote(queue_id, at, since, most);
         promoted := promoted + n;
         exit when n < most;
@@ -187,7 +185,7 @@ begin
     end if;
     spent := clock_timestamp() - started;
     -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
-    if greatest(expired, taken, promoted) < 10 * most and (taken + promoted + expired > 0 or spent > interval '0.2 ms') then
+    if greatest(expired, taken, promoted) < batches * most and (taken + promoted + expired > 0 or spent > interval '0.2 ms') then
         perform penstock._append_floor(
             newest, newest.ranks, at, case when everything then at end,
             case when everything then at + least(interval '1 minute', greatest(interval '5 seconds', spent * 200)) end
@@ -195,51 +193,28 @@ begin
     end if;
 end
 $$;
-comment on function penstock._sweep(int, text, boolean) is
+comment on function penstock._sweep(int, text, boolean, int) is
     'Looks through one queue for leases that ran out, messages that are due and times to live that are over.';
 
--- Other maintainers stay out meanwhile; whatever is locked is left for the next time. The floors come last, because
--- their locks keep publishers waiting until the end of the transaction: longest unraised first, for 20 ms at the most.
-create or replace function penstock.maintain() returns setof penstock.maintenance_result
-language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+-- Queues whose floor is not where it could be, those unraised for longest first.
+create or replace function penstock._low_floors(most int) returns int[]
+language plpgsql
 as $$
 declare
-    at timestamptz := penstock.clock();
     queue record;
     looked timestamptz;
-    first_raise timestamptz;
     head bigint;
     behind boolean;
+    low int[];
 begin
-    perform penstock._require_read_committed('maintain');
-    if not pg_try_advisory_xact_lock(1346719315, -1) then
-        return;
-    end if;
-    update penstock.upkeep u set done_at = at where u.done_at not between at - interval '1 minute' and at;
-    if found then
-        return query select * from penstock._upkeep(at);
-    end if;
-    for queue in select q.id, q.name from penstock.queues q where q.keep_alive_until <= at order by q.id loop
-        if pg_try_advisory_xact_lock(1346719315, queue.id) then
-            perform penstock._delete_queue(queue.id);
-            return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
-        end if;
-    end loop;
-    for queue in select q.id, q.name, q.notify from penstock.queues q order by q.id loop
-        return query select * from penstock._sweep(queue.id, queue.name, queue.notify);
-    end loop;
     for queue in
-        select q.id, q.name, f.ranks
+        select q.id, f.ranks
         from penstock.queues q
         cross join lateral (
             select x.ranks, x.tick from penstock.floors x where x.queue_id = q.id order by x.tick desc limit 1
         ) f
         order by f.tick
     loop
-        exit when clock_timestamp() > first_raise + interval '20 ms';
         looked := clock_timestamp();
         behind := false;
         for p in 0..3 loop
@@ -251,11 +226,67 @@ begin
         end loop;
         -- An empty queue shows no rank to rise to. Where looking took a while, it was over the dead.
         if behind is true or clock_timestamp() > looked + interval '0.1 ms' then
-            first_raise := coalesce(first_raise, clock_timestamp());
-            if penstock._raise_floor(queue.id) then
+            low := low || queue.id;
+            exit when cardinality(low) = most;
+        end if;
+    end loop;
+    return low;
+end
+$$;
+comment on function penstock._low_floors(int) is 'The queues whose floor is to be raised next.';
+
+-- Other maintainers stay out meanwhile; whatever is locked is left for the next time. What waits for locks comes before
+-- what locks rows: days (alone in their call, since acks use those tables), then floors, in the order of queue ids, in which
+-- publishers take the locks, too. Floors keep publishers waiting until the end of the transaction: hence at most 20 ms for
+-- them, no upkeep in such a call, and short sweeps.
+create or replace function penstock.maintain() returns setof penstock.maintenance_result
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+as $$
+declare
+    at timestamptz := penstock.clock();
+    queue record;
+    days bigint;
+    low int[];
+    began timestamptz;
+begin
+    perform penstock._require_read_committed('maintain');
+    if not pg_try_advisory_xact_lock(1346719315, -1) then
+        return;
+    end if;
+    if exists (select from penstock.upkeep u where u.done_at between at - interval '1 minute' and at) then
+        low := penstock._low_floors(20);
+        began := clock_timestamp();
+        for queue in select q.id, q.name from penstock.queues q where q.id = any(low) order by q.id loop
+            exit when clock_timestamp() > began + interval '20 ms';
+            -- Who has it exclusively is about to delete it.
+            if pg_try_advisory_xact_lock_shared(1346719315, queue.id) and penstock._raise_floor(queue.id) then
                 return next ('floor raised', queue.name, 1)::penstock.maintenance_result;
             end if;
+        end loop;
+    else
+        days := penstock._add_days(at);
+        if days > 0 then
+            return next ('days added', null, days)::penstock.maintenance_result;
+            return;
         end if;
+        days := penstock._drop_days(at);
+        if days > 0 then
+            return next ('days dropped', null, days)::penstock.maintenance_result;
+            return;
+        end if;
+        update penstock.upkeep u set done_at = at;
+        return query select * from penstock._upkeep(at);
+    end if;
+    for queue in select q.id, q.name from penstock.queues q where q.keep_alive_until <= at order by q.id loop
+        if penstock._try_to_delete_expired_queue(queue.id) then
+            return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
+        end if;
+    end loop;
+    for queue in select q.id, q.name, q.notify from penstock.queues q order by q.id loop
+        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, case when low is null then 10 else 1 end);
     end loop;
 end
 $$;

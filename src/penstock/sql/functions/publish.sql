@@ -227,7 +227,7 @@ begin
             select k.n, coalesce(k.key, dedup_key) as key
             from unnest(ids, dedup_keys) with ordinality k(id, key, n)
             where coalesce(k.key, dedup_key) is not null
-            order by 2, 1
+            order by coalesce(k.key, dedup_key) collate "C", k.n
         loop
             holder := penstock._take_dedup_key(queue_ids, keyed.key, ids[keyed.n]);
             if holder <> ids[keyed.n] then

@@ -150,7 +150,7 @@ begin
             return wanted.id;
         end if;
         exit when existing.keep_alive_until is null or existing.keep_alive_until > penstock.clock();
-        perform penstock._delete_queue(existing.id);
+        perform penstock._delete_expired_queue(existing.id);
     end loop;
 
     select string_agg(format('%s is %s, not %s', e.key, e.value, w.value), '; ' order by e.key) into difference
@@ -270,25 +270,47 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
 declare
-    queue int := penstock._queue_id(queue_name);
+    queue int;
     kept_until timestamptz;
 begin
     perform penstock._check_range('keep_alive_seconds', keep_alive_seconds, 1, 31536000);
-    update penstock.queues q set keep_alive_until = penstock.clock() + make_interval(secs => keep_alive_seconds)
-    where q.id = queue and q.exclusive
-    returning q.keep_alive_until into kept_until;
-    if not found then
-        perform penstock._invalid(
-            format('queue "%s" is not exclusive: it has no keep-alive to extend', queue_name),
-            'Only queues made with exclusive => true end by themselves.'
-        );
-    end if;
-    return kept_until;
+    loop
+        queue := penstock._queue_id(queue_name);
+        update penstock.queues q set keep_alive_until = penstock.clock() + make_interval(secs => keep_alive_seconds)
+        where q.id = queue and q.exclusive
+        returning q.keep_alive_until into kept_until;
+        if found then
+            return kept_until;
+        end if;
+        -- Or it was deleted meanwhile: then the next look says so, or finds the one that was made anew.
+        if exists (select from penstock.queues q where q.id = queue) then
+            perform penstock._invalid(
+                format('queue "%s" is not exclusive: it has no keep-alive to extend', queue_name),
+                'Only queues made with exclusive => true end by themselves.'
+            );
+        end if;
+    end loop;
 end
 $$;
 comment on function penstock.extend_queue_keep_alive(text, int) is
     'Keeps an exclusive queue for so many seconds from now, and returns until when.';
 
+-- Always by the index, day by day: whoever removes completed messages locks them in the same order.
+create or replace function penstock._delete_done(queue_id int) returns bigint
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off
+as $$
+declare
+    removed bigint;
+begin
+    delete from penstock.done d where d.queue_id = _delete_done.queue_id;
+    get diagnostics removed = row_count;
+    return removed;
+end
+$$;
+comment on function penstock._delete_done(int) is 'Removes the completed messages of a queue.';
+
+-- Not under an old snapshot: what it cannot see it would leave behind.
 -- The queue's lock exclusively, so that nothing enters any more; then the states in the order in which messages move
 -- (ready, scheduled, active, then where they end), so that none slips past.
 create or replace function penstock._delete_queue(queue_id int) returns void
@@ -296,12 +318,13 @@ language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off
 as $$
 begin
+    perform penstock._require_read_committed('deleting a queue');
     perform pg_advisory_xact_lock(1346719315, queue_id);
     delete from penstock.ready r where r.queue_id = _delete_queue.queue_id;
     delete from penstock.scheduled s where s.queue_id = _delete_queue.queue_id;
     delete from penstock.active a where a.queue_id = _delete_queue.queue_id;
     delete from penstock.dead d where d.queue_id = _delete_queue.queue_id;
-    delete from penstock.done d where d.queue_id = _delete_queue.queue_id;
+    perform penstock._delete_done(queue_id);
     delete from penstock.dedup d where d.queue_id = _delete_queue.queue_id;
     with gone as (
         delete from penstock.payload_references p where p.queue_id = _delete_queue.queue_id returning p.payload_id
@@ -312,6 +335,36 @@ begin
 end
 $$;
 comment on function penstock._delete_queue(int) is 'Deletes a queue and all that belongs to it.';
+
+-- Somebody may have kept it alive, or deleted it, while its lock was waited for.
+create or replace function penstock._delete_expired_queue(queue_id int) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    perform pg_advisory_xact_lock(1346719315, queue_id);
+    perform from penstock.queues q where q.id = queue_id and q.keep_alive_until <= penstock.clock() for update;
+    if found then
+        perform penstock._delete_queue(queue_id);
+        return true;
+    end if;
+    return false;
+end
+$$;
+comment on function penstock._delete_expired_queue(int) is 'Deletes an exclusive queue if its keep-alive has ended.';
+
+create or replace function penstock._try_to_delete_expired_queue(queue_id int) returns boolean
+language plpgsql
+set lock_timeout = '20ms'
+as $$
+begin
+    return penstock._delete_expired_queue(queue_id);
+exception when lock_not_available then
+    return false;
+end
+$$;
+comment on function penstock._try_to_delete_expired_queue(int) is
+    'The same, but a queue that somebody is busy with is left for the next time.';
 
 create or replace function penstock.delete_queue(queue_name text) returns void
 language plpgsql security definer
