@@ -5,6 +5,7 @@ What publishers committed and what consumers acked is written down here, outside
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,8 @@ Job = Callable[[Connection], None]
 TOPIC = "t"
 QUEUES = ("one", "two")
 TENANTS = (None, "acme")
-DRAIN_SECONDS = 20
+# Longer than the minute after which everything is looked through for leases that ran out.
+STALL_SECONDS = 100
 
 SEND = "select * from penstock.send_messages(%s, %s, tenant => %s, priority => %s)"
 SEND_KEYED = "select * from penstock.send_messages(%s, %s, tenant => %s, priority => %s, dedup_keys => %s)"
@@ -93,7 +95,7 @@ class Stress:
         self._publishing.clear()
         for thread in publishers:
             thread.join()
-        self._over.wait(0 if self.record.violations or self.record.failures else self._drain(owner))
+        self._drain(owner)
         self._running.clear()
         for thread in others:
             thread.join()
@@ -115,17 +117,14 @@ class Stress:
             self.record.failures.append(failure)
             self._over.set()
 
-    def _drain(self, owner: Connection) -> float:
-        """Waits until nothing is left to ack, or nothing is acked any more."""
-        acked = -1
-        while len(self.record.acked) != acked and not self._over.is_set():
-            acked = len(self.record.acked)
-            for _ in range(DRAIN_SECONDS * 10):
-                if owner.execute(UNFINISHED).fetchone() == (0,):
-                    return 0
-                if self._over.wait(0.1) or len(self.record.acked) != acked:
-                    break
-        return 0
+    def _drain(self, owner: Connection) -> None:
+        """Waits until nothing is left to ack, or nothing is acked any more, or something is wrong anyway."""
+        acked, since = 0, time.monotonic()
+        while time.monotonic() < since + STALL_SECONDS and not self._over.wait(0.05):
+            if owner.execute(UNFINISHED).fetchone() == (0,):
+                return
+            if len(self.record.acked) != acked:
+                acked, since = len(self.record.acked), time.monotonic()
 
     def _publish(self, isolation: str) -> Job:
         def publish(connection: Connection) -> None:

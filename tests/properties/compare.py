@@ -56,7 +56,9 @@ def expected_row(queue: Queue, message: Message) -> Row:
 def actual_row(row: Row) -> Row:
     """A row of a table, in the same form: only what its state knows."""
     errors = [(e["attempt"], datetime.fromisoformat(e["at"]), e["error"]) for e in row["errors"] or []]
-    nullable = {"ready": (), "scheduled": (), "active": (), "dead": ("last_error",), "done": ("result",)}[row["state"]]
+    nullable = {"ready": (), "scheduled": (), "active": (), "dead": ("last_error",), "done": ("result",)}[
+        row["state"]
+    ]
     always = {"payload", *nullable}
     if row["state"] != "done":
         always |= {"attempts_limit", "expires_at", "dedup_key"}
@@ -69,7 +71,9 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
     places = Counter((row["queue"], row["id"]) for row in snapshot.messages)
     assert [place for place, n in places.items() if n > 1] == [], "a message is in two states"
     actual = {(row["queue"], row["id"]): actual_row(row) for row in snapshot.messages}
-    expected = {(q.name, m.id): expected_row(q, m) for q in model.queues.values() for m in q.messages.values()}
+    expected = {
+        (q.name, m.id): expected_row(q, m) for q in model.queues.values() for m in q.messages.values()
+    }
     lost, extra = expected.keys() - actual.keys(), actual.keys() - expected.keys()
     assert not lost, f"lost: {[expected[k] for k in lost]}"
     assert not extra, f"not in the model: {[actual[k] for k in extra]}"

@@ -119,7 +119,9 @@ class Engine:
         self.connection.execute("delete from penstock.payload_orphans")
         self.connection.execute("delete from penstock.payloads")
         self.connection.execute("update penstock.upkeep set done_at = '-infinity'")
-        self.connection.execute("vacuum penstock.ready, penstock.active, penstock.scheduled, penstock.done_default")
+        self.connection.execute(
+            "vacuum penstock.ready, penstock.active, penstock.scheduled, penstock.done_default"
+        )
         self.connection.execute("select setval('penstock.message_ids', 1, false)")
 
     def set_time(self, now: datetime) -> None:
@@ -271,9 +273,12 @@ class Engine:
             ],
         )
 
-    def consume(self, queue: str, token: str | None, vt_seconds: int | None, batch_size: int | None) -> list[Row]:
+    def consume(
+        self, queue: str, token: str | None, vt_seconds: int | None, batch_size: int | None
+    ) -> list[Row]:
         if batch_size is None:
             return self.rows("select * from penstock.consume_message(%s, %s, %s)", [queue, token, vt_seconds])
         return self.rows(
-            "select * from penstock.consume_messages_batch(%s, %s, %s, %s)", [queue, token, vt_seconds, batch_size]
+            "select * from penstock.consume_messages_batch(%s, %s, %s, %s)",
+            [queue, token, vt_seconds, batch_size],
         )

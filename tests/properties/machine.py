@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -140,13 +141,21 @@ class QueueMachine(RuleBasedStateMachine):
             actual = self.engine.put_one(*target_, draft)
         assert [actual] == self.model.publish(self._queues_of(*target_), [draft], snapshot=level is not None)
 
-    @rule(target_=targets, draft=drafts, keyed=st.booleans(), sizes=st.lists(st.booleans(), min_size=1, max_size=6), level=snapshots)
+    @rule(
+        target_=targets,
+        draft=drafts,
+        keyed=st.booleans(),
+        sizes=st.lists(st.booleans(), min_size=1, max_size=6),
+        level=snapshots,
+    )
     def put_alike(
         self, target_: tuple[str, str], draft: Draft, keyed: bool, sizes: list[bool], level: str | None
     ) -> None:
         key = draft.key if keyed else None
         alike = [
-            self._numbered(Draft(0, draft.priority, draft.tenant, draft.delay, draft.ttl, key, large and draft.large))
+            self._numbered(
+                Draft(0, draft.priority, draft.tenant, draft.delay, draft.ttl, key, large and draft.large)
+            )
             for large in sizes
         ]
         with self.engine.isolation(level):
@@ -162,7 +171,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     # consume
 
-    @rule(name=queue_names, token=consumers, vt=st.sampled_from([None, None, 0, 3, 50]), size=st.sampled_from([None, 1, 2, 3, 10]))
+    @rule(
+        name=queue_names,
+        token=consumers,
+        vt=st.sampled_from([None, None, 0, 3, 50]),
+        size=st.sampled_from([None, 1, 2, 3, 10]),
+    )
     def consume(self, name: str, token: str | None, vt: int | None, size: int | None) -> None:
         queue = self._queue(name, "ready", "scheduled", "active")
         rows = self.engine.consume(queue.name, token, vt, size)
@@ -180,7 +194,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _bury_expired(self, queue: Queue, snapshot: Snapshot) -> list[Message]:
         """Whose time to live is over is never delivered; when it goes to the dead letters is the engine's choice."""
-        dead = {row["id"] for row in snapshot.messages if row["queue"] == queue.name and row["state"] == "dead"}
+        dead = {
+            row["id"] for row in snapshot.messages if row["queue"] == queue.name and row["state"] == "dead"
+        }
         waiting = queue.state("ready") + queue.state("scheduled")
         expired = [m for m in waiting if m.over(self.model.now) and m.id in dead]
         for message in expired:
@@ -207,7 +223,9 @@ class QueueMachine(RuleBasedStateMachine):
         with self.engine.connection.transaction(force_rollback=True):
             rows = self.engine.consume(name, "rolled back", None, 3)
             for row in rows[:2]:
-                assert self.engine.one("select penstock.ack_message(%s, %s, 'rolled back')", [name, row["message_id"]])
+                assert self.engine.one(
+                    "select penstock.ack_message(%s, %s, 'rolled back')", [name, row["message_id"]]
+                )
             self.engine.put_one("send", name, draft)
 
     # settle
@@ -223,7 +241,12 @@ class QueueMachine(RuleBasedStateMachine):
             )
         assert actual is self.model.ack(queue, message_id, token, result)
 
-    @rule(name=queue_names, chosen=st.lists(st.tuples(picks, tokens), max_size=6), with_results=st.booleans(), level=snapshots)
+    @rule(
+        name=queue_names,
+        chosen=st.lists(st.tuples(picks, tokens), max_size=6),
+        with_results=st.booleans(),
+        level=snapshots,
+    )
     def ack_batch(
         self, name: str, chosen: list[tuple[int, str]], with_results: bool, level: str | None
     ) -> None:
@@ -242,7 +265,14 @@ class QueueMachine(RuleBasedStateMachine):
         ]
         assert sorted(actual) == sorted(expected)
 
-    @rule(name=queue_names, pick=picks, whose=tokens, delay=st.sampled_from([None, None, 0, 12]), error=errors, level=snapshots)
+    @rule(
+        name=queue_names,
+        pick=picks,
+        whose=tokens,
+        delay=st.sampled_from([None, None, 0, 12]),
+        error=errors,
+        level=snapshots,
+    )
     def nack(
         self, name: str, pick: int, whose: str, delay: int | None, error: str | None, level: str | None
     ) -> None:
@@ -250,7 +280,8 @@ class QueueMachine(RuleBasedStateMachine):
         message_id, token = self._leased(queue, pick, whose)
         with self.engine.isolation(level):
             actual = self.engine.one(
-                "select penstock.nack_message(%s, %s, %s, %s, %s)", [queue.name, message_id, token, delay, error]
+                "select penstock.nack_message(%s, %s, %s, %s, %s)",
+                [queue.name, message_id, token, delay, error],
             )
         expected = self.model.nack(queue, message_id, token, delay, error, snapshot=level is not None)
         assert actual is expected
@@ -260,7 +291,9 @@ class QueueMachine(RuleBasedStateMachine):
         queue = self._queue(name, "active")
         message_id, token = self._leased(queue, pick, whose)
         with self.engine.isolation(level):
-            actual = self.engine.one("select penstock.release_message(%s, %s, %s)", [queue.name, message_id, token])
+            actual = self.engine.one(
+                "select penstock.release_message(%s, %s, %s)", [queue.name, message_id, token]
+            )
         assert actual is self.model.release(queue, message_id, token, snapshot=level is not None)
 
     @rule(name=queue_names, pick=picks, whose=tokens, error=errors, level=snapshots)
@@ -268,7 +301,9 @@ class QueueMachine(RuleBasedStateMachine):
         queue = self._queue(name, "active")
         message_id, token = self._leased(queue, pick, whose)
         with self.engine.isolation(level):
-            actual = self.engine.one("select penstock.reject_message(%s, %s, %s, %s)", [queue.name, message_id, token, error])
+            actual = self.engine.one(
+                "select penstock.reject_message(%s, %s, %s, %s)", [queue.name, message_id, token, error]
+            )
         assert actual is self.model.reject(queue, message_id, token, error)
 
     # leases
@@ -277,7 +312,9 @@ class QueueMachine(RuleBasedStateMachine):
     def extend(self, name: str, pick: int, whose: str, seconds: int) -> None:
         queue = self._queue(name, "active")
         message_id, token = self._leased(queue, pick, whose)
-        actual = self.engine.one("select penstock.extend_message_vt(%s, %s, %s, %s)", [queue.name, message_id, token, seconds])
+        actual = self.engine.one(
+            "select penstock.extend_message_vt(%s, %s, %s, %s)", [queue.name, message_id, token, seconds]
+        )
         assert actual == self.model.extend(queue, message_id, token, seconds)
 
     @rule(name=queue_names, pick=picks, whose=tokens, seconds=st.sampled_from([1, 20]))
@@ -287,14 +324,17 @@ class QueueMachine(RuleBasedStateMachine):
         token = self._leased(queue, pick, whose)[1]
         ids = [*queue.messages, 1_000_000]
         actual = self.engine.all(
-            "select * from penstock.batch_extend_message_vt(%s, %s::bigint[], %s, %s)", [queue.name, ids, token, seconds]
+            "select * from penstock.batch_extend_message_vt(%s, %s::bigint[], %s, %s)",
+            [queue.name, ids, token, seconds],
         )
         extended = [(message_id, self.model.extend(queue, message_id, token, seconds)) for message_id in ids]
         assert sorted(actual) == sorted((message_id, vt) for message_id, vt in extended if vt is not None)
 
     @rule(token=st.sampled_from(["anna", "berta", "carla", "nobody"]), seconds=st.sampled_from([0, 10, 100]))
     def pulse(self, token: str, seconds: int) -> None:
-        assert self.engine.one("select penstock.pulse(%s, %s)", [token, seconds]) == self.model.pulse(token, seconds)
+        assert self.engine.one("select penstock.pulse(%s, %s)", [token, seconds]) == self.model.pulse(
+            token, seconds
+        )
 
     # time and maintenance
 
@@ -305,40 +345,73 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def maintain(self) -> None:
-        before = self.model.upkeep_at
         did = {
             (action, name): n
-            for action, name, n in self.engine.all("select action, queue_name, affected from penstock.maintain()")
+            for action, name, n in self.engine.all(
+                "select action, queue_name, affected from penstock.maintain()"
+            )
         }
-        expected = self.model.maintain()
         snapshot = self.engine.snapshot()
-        take_ranks(self.model, snapshot)
+        removed = self._forget_what_was_kept_for_long_enough(snapshot)
+        expected = self.model.maintain()
         for queue in self.model.queues.values():
-            late = self._bury_expired(queue, snapshot)
-            if late:
-                expected["expired", queue.name] += len(late)
-        behind = {
-            q.name
-            for q in self.model.queues.values()
-            if any(head is not None and head > floor for head, floor in zip(q.heads(), q.floors, strict=True))
+            expected["expired", queue.name] += len(self._bury_expired(queue, snapshot))
+        expected += removed
+        raised = {
+            name for name, floors in snapshot.floors.items() if floors != self.model.queues[name].floors
         }
-        raised = {name for name, floors in snapshot.floors.items() if floors != self.model.queues[name].floors}
-        assert raised or not behind, "a floor that could be raised was not"
         assert {name for action, name in did if action == "floor raised"} == raised
         # Completed messages also go with the day that they lie in, without being counted.
         uncounted = ("floor raised", "completed removed")
         about_messages = {key: n for key, n in did.items() if key[1] is not None and key[0] not in uncounted}
-        assert about_messages == {key: n for key, n in expected.items() if key[0] not in uncounted}
-        if self.model.upkeep_at != before:
-            assert not self.left_behind & set(snapshot.payloads), "payloads that nobody needs are still there"
+        assert about_messages == {key: n for key, n in (+expected).items() if key[0] not in uncounted}
         self.may_be_raised = raised
+
+    def _forget_what_was_kept_for_long_enough(self, snapshot: Snapshot) -> Counter[tuple[str, str]]:
+        """Retention is looked after once a minute or so: what is gone may be, what is not may stay for a while."""
+        present = {(row["queue"], row["id"]) for row in snapshot.messages}
+        removed: Counter[tuple[str, str]] = Counter()
+        for queue in self.model.queues.values():
+            for message in queue.state("dead") + queue.state("done"):
+                if (queue.name, message.id) not in present:
+                    assert self.model.kept_for_long_enough(queue, message), f"{message} was removed too early"
+                    action = "dead letters removed" if message.state == "dead" else "completed removed"
+                    removed[action, queue.name] += 1
+                    queue.forget(message)
+        return removed
+
+    @rule()
+    def settle_down(self) -> None:
+        """Where maintain() is called now and then, nothing that is due stays undone for more than a few minutes."""
+        left_behind = self.left_behind
+        for _ in range(3):
+            self.pass_time(61)
+            for _ in range(2):
+                self.maintain()
+                self.same()
+        assert not left_behind & self.left_behind, "payloads that nobody needs are still there"
+        for queue in self.model.queues.values():
+            for message in queue.messages.values():
+                assert not self.model.kept_for_long_enough(queue, message), f"{message} is kept for too long"
+                assert message.state not in ("ready", "scheduled") or not message.over(self.model.now), (
+                    message
+                )
+                assert message.state != "scheduled" or (message.due_at or START) > self.model.now, message
+                assert message.state != "active" or (message.vt or START) > self.model.now, message
+            heads = zip(queue.heads(), queue.floors, strict=True)
+            assert all(head is None or head == floor for head, floor in heads), (
+                f"the floor of {queue.name} is low"
+            )
 
     @rule(name=queue_names)
     def raise_floor(self, name: str) -> None:
         queue = self.model.queues[name]
         raised = queue.raised(self.model.last_id) != queue.floors
         assert self.engine.one("select penstock.raise_floor(%s)", [name]) is raised
+        expected = queue.raised(self.model.last_id)
         self.may_be_raised = {name}
+        self.same()
+        assert queue.floors == expected
 
     # dead letters
 
@@ -360,10 +433,18 @@ class QueueMachine(RuleBasedStateMachine):
     def add_retries(self, name: str, attempts: int, level: str | None) -> None:
         queue = self._queue(name, "dead")
         dead = [m for m in queue.state("dead") if m.reason in ("expired", "no_attempts_left")]
-        self._revive(queue, dead, attempts, level, "select penstock.add_retries(%s, %s)", [queue.name, attempts])
+        self._revive(
+            queue, dead, attempts, level, "select penstock.add_retries(%s, %s)", [queue.name, attempts]
+        )
 
     def _revive(
-        self, queue: Queue, dead: list[Message], more: int | None, level: str | None, call: str, params: list[Any]
+        self,
+        queue: Queue,
+        dead: list[Message],
+        more: int | None,
+        level: str | None,
+        call: str,
+        params: list[Any],
     ) -> None:
         with self.engine.isolation(level):
             actual = self.engine.one(call, params)
@@ -371,7 +452,9 @@ class QueueMachine(RuleBasedStateMachine):
 
     # queues
 
-    @rule(name=queue_names, pick=picks, state=st.sampled_from(["ready", "ready", "scheduled", "active", "dead"]))
+    @rule(
+        name=queue_names, pick=picks, state=st.sampled_from(["ready", "ready", "scheduled", "active", "dead"])
+    )
     def cancel(self, name: str, pick: int, state: str) -> None:
         queue = self._queue(name, state)
         message_id = self._pick(queue.state(state), pick)
@@ -399,7 +482,9 @@ class QueueMachine(RuleBasedStateMachine):
                 purged = self.model.purge(queue, "ready", "scheduled", "active")
                 assert self.engine.one("select penstock.purge_queue(%s)", [name]) == purged
             case "purge_dlq":
-                assert self.engine.one("select penstock.purge_dlq(%s)", [name]) == self.model.purge(queue, "dead")
+                assert self.engine.one("select penstock.purge_dlq(%s)", [name]) == self.model.purge(
+                    queue, "dead"
+                )
             case "clean_up":
                 removed = self.model.purge(queue, "done")
                 assert self.engine.one("select penstock.cleanup_queue_messages(%s)", [name]) == removed
@@ -420,17 +505,26 @@ class QueueMachine(RuleBasedStateMachine):
         cursor = None
         while True:
             page = self.engine.rows(
-                "select * from penstock.list_messages(%s, page_size => %s, after => %s)", [name, page_size, cursor]
+                "select * from penstock.list_messages(%s, page_size => %s, after => %s)",
+                [name, page_size, cursor],
             )
             listed += [(row["message_id"], row["state"]) for row in page]
             if len(page) < page_size:
                 break
             cursor = page[-1]["cursor"]
         ready = [m for p in range(4) for m in queue.line(p)]
-        ordered = [*queue.state("active"), *ready, *queue.state("scheduled"), *queue.state("dead"), *queue.state("done")]
+        ordered = [
+            *queue.state("active"),
+            *ready,
+            *queue.state("scheduled"),
+            *queue.state("dead"),
+            *queue.state("done"),
+        ]
         assert listed == [(m.id, m.state) for m in ordered]
         dead = self.engine.rows("select * from penstock.list_dlq_messages(%s)", [name])
-        assert [(row["message_id"], row["reason"]) for row in dead] == [(m.id, m.reason) for m in queue.state("dead")]
+        assert [(row["message_id"], row["reason"]) for row in dead] == [
+            (m.id, m.reason) for m in queue.state("dead")
+        ]
         message_id = self._pick(ordered, pick)
         found = self.engine.rows("select * from penstock.get_message(%s, %s)", [name, message_id])
         message = queue.messages.get(message_id)
@@ -455,11 +549,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.pass_time(0.001)
 
     def _check_floors(self, snapshot: Snapshot) -> None:
-        """A floor only rises when asked to, and then exactly to the first living row, or to the last id."""
+        """A floor rises when asked to, and never falls; that it is not too high is seen from the ranks."""
         for queue in self.model.queues.values():
             floors = snapshot.floors[queue.name]
             if floors != queue.floors:
                 assert queue.name in self.may_be_raised
-                assert floors == queue.raised(snapshot.last_id)
+                assert all(new >= old for new, old in zip(floors, queue.floors, strict=True))
                 queue.floors = floors
         self.may_be_raised = set()

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 
 PRIORITIES = range(4)
 LEASE_RAN_OUT = "the lease ran out"
-UPKEEP_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +166,9 @@ class Queue:
 
     def take_back(self, at: datetime, untouched: Iterable[int] = ()) -> int:
         """Leases that ran out."""
-        ran_out = [m for m in self.state("active") if m.vt is not None and m.vt <= at and m.id not in untouched]
+        ran_out = [
+            m for m in self.state("active") if m.vt is not None and m.vt <= at and m.id not in untouched
+        ]
         for message in ran_out:
             self.give_back(message, at, None, LEASE_RAN_OUT)
         return len(ran_out)
@@ -201,7 +202,9 @@ def check_choice(entries: Sequence[Entry], chosen: Sequence[Entry], most: int) -
     left = [e for e in entries if e not in chosen]
     urgency = [e.message.priority for e in chosen]
     assert urgency == sorted(urgency), "not the most urgent first"
-    assert not urgency or all(e.message.priority >= urgency[-1] for e in left), "something more urgent was left"
+    assert not urgency or all(e.message.priority >= urgency[-1] for e in left), (
+        "something more urgent was left"
+    )
     for tenant in {(e.message.priority, e.message.tenant) for e in chosen}:
         belongs = [e for e in entries if e.kind == "new" and (e.message.priority, e.message.tenant) == tenant]
         taken = [e for e in chosen if e in belongs]
@@ -215,14 +218,15 @@ class Model:
         self.now = now
         self.last_id = 0
         self.queues: dict[str, Queue] = {}
-        self.upkeep_at: datetime | None = None
 
     def publish(self, queues: list[Queue], drafts: Sequence[Draft], *, snapshot: bool) -> list[int]:
         """Into each of the queues; a key that is held in one of them refuses the message in all."""
         queues = sorted(queues, key=lambda q: q.id)
         ids = [self.last_id + n for n in range(1, len(drafts) + 1)]
         fresh = dict(zip(ids, drafts, strict=True))
-        for n in sorted((n for n, d in enumerate(drafts) if d.key is not None), key=lambda n: (drafts[n].key, n)):
+        for n in sorted(
+            (n for n, d in enumerate(drafts) if d.key is not None), key=lambda n: (drafts[n].key, n)
+        ):
             key = drafts[n].key or ""
             holder = next((q.keys[key] for q in queues if key in q.keys), None)
             if holder is None:
@@ -345,7 +349,9 @@ class Model:
             message.vt = self.now + timedelta(seconds=seconds)
         return len(held)
 
-    def revive(self, queue: Queue, messages: list[Message], more: int | None, *, snapshot: bool = False) -> int:
+    def revive(
+        self, queue: Queue, messages: list[Message], more: int | None, *, snapshot: bool = False
+    ) -> int:
         """Dead letters come back behind what their tenant has waiting; their time to live starts again."""
         for message in sorted((m for m in messages if m.key is not None), key=lambda m: (m.key, m.id)):
             if message.key is not None and queue.keys.setdefault(message.key, message.id) != message.id:
@@ -376,16 +382,10 @@ class Model:
         return len(purged)
 
     def maintain(self) -> Counter[tuple[str, str]]:
-        """What is due, except for floors; what is late may be seen later and counts for nothing here."""
+        """What is due, except for floors and retention; what is late may be seen later and counts for nothing here."""
         did: Counter[tuple[str, str]] = Counter()
-        if self.upkeep_at is None or not self.now - UPKEEP_EVERY <= self.upkeep_at <= self.now:
-            self.upkeep_at = self.now
-            for queue in self.queues.values():
-                did["dead letters removed", queue.name] = self._retain(queue, "dead")
-                did["completed removed", queue.name] = self._retain(queue, "done")
         for queue in self.queues.values():
-            waiting = queue.state("ready") + queue.state("scheduled")
-            for message in waiting:
+            for message in queue.state("ready") + queue.state("scheduled"):
                 if message.over(self.now) and not self.may_be_late(message):
                     queue.bury(message, self.now, "expired")
                     did["expired", queue.name] += 1
@@ -393,14 +393,15 @@ class Model:
             did["promoted", queue.name] = queue.promote(self.now)
         return +did
 
-    def _retain(self, queue: Queue, state: str) -> int:
-        settings = queue.settings
-        seconds = settings.retain_dead_seconds if state == "dead" else settings.retain_completed_seconds
-        before = self.now - timedelta(seconds=seconds)
-        old = [m for m in queue.state(state) if (m.moved_at if state == "dead" else m.completed_at or before) < before]
-        for message in old:
-            queue.forget(message)
-        return len(old)
+    def kept_for_long_enough(self, queue: Queue, message: Message) -> bool:
+        """Whether a dead letter or a completed message may be removed."""
+        if message.state == "dead" and message.moved_at is not None:
+            return message.moved_at < self.now - timedelta(seconds=queue.settings.retain_dead_seconds)
+        if message.state == "done" and message.completed_at is not None:
+            return message.completed_at < self.now - timedelta(
+                seconds=queue.settings.retain_completed_seconds
+            )
+        return False
 
     def may_be_late(self, message: Message) -> bool:
         return message.late_since is not None and self.now - message.late_since < timedelta(minutes=1)

@@ -45,7 +45,9 @@ def _check_fresh(model: Model, queue: Queue, message: Message, before: list[Mess
 def _check_back(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
     if before:
         first = min(before, key=place)
-        assert place(message)[0] <= place(first)[0], f"{message} came back to queue {queue.name}, but behind {first}"
+        assert place(message)[0] <= place(first)[0], (
+            f"{message} came back to queue {queue.name}, but behind {first}"
+        )
 
 
 def _check_new(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:

@@ -108,7 +108,7 @@ def test_what_enters_under_an_old_snapshot_is_above_the_floor(
         old.connection.execute(f"set transaction isolation level {level}".encode())
         old.statistics("q")
         # Meanwhile messages come and go and the floor rises, out of sight of the old snapshot.
-        for _ in range(5):
+        for _ in range(2):
             engine.send_many("q", list(range(20)))
             for message in engine.take_many("q", 20):
                 engine.ack(message)

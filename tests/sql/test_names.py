@@ -33,7 +33,10 @@ hostile = pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
 
 
 @hostile
-def test_a_message_lives_its_life_in_a_queue_of_that_name(engine: Engine, clock: Clock, name: str) -> None:
+def test_a_message_lives_its_life_in_a_queue_of_that_name(
+    engine18: Engine, clock18: Clock, name: str
+) -> None:
+    engine, clock = engine18, clock18
     engine.topic("plain", "bystander")
     engine.publish("plain", "untouched")
     untouched = engine.belongings()

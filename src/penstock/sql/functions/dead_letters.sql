@@ -69,12 +69,15 @@ begin
          payload, body, errors)
     select
         queue_id, g.priority,
-        case
-            when g.fair and floor_ranks is not null then g.nth + max(
-                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1], plain_tops) end
-            ) over (partition by g.priority, g.tenant)
-            else nextval('penstock.message_ids')
-        end,
+        coalesce(
+            g.nth + max(
+                case
+                    when g.nth = 1 and floor_ranks is not null
+                        then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
+                end
+            ) over (partition by g.priority, g.tenant),
+            nextval('penstock.message_ids')
+        ),
         g.id, case when more_attempts is null then 0 else g.attempts end,
         case when g.attempts + more_attempts > most then g.attempts + more_attempts end,
         g.large, g.fair, g.published_at, at + (g.expires_at - g.published_at), g.tenant,

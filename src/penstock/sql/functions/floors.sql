@@ -35,24 +35,32 @@ $$;
 comment on function penstock._floor(int) is
     'The newest floor of a queue, a rank for each priority; null where this transaction cannot see the newest.';
 
--- The rank that a message which comes in new is put behind. A queue without tenants needs none: there the id is the
--- rank. What waited before the first tenant came counts for those of no tenant (plain_tops).
-create or replace function penstock._last_rank(queue_id int, priority smallint, tenant text, floor_rank bigint, plain_tops bigint[]) returns bigint
+-- The rank that a message which comes in new is put behind. In a queue with tenants: the last one of its own, where what
+-- waited before the first tenant came counts for those of no tenant (plain_tops). In a queue without: the last one; null where
+-- nothing waits, and then its id is its rank, so that ranks of the dead are not used again.
+create or replace function penstock._last_rank(queue_id int, priority smallint, tenant text, fair boolean, floor_rank bigint, plain_tops bigint[]) returns bigint
 language sql stable
 as $$
-    select greatest(
-        floor_rank,
-        case when tenant = '' then plain_tops[priority + 1] end,
-        (
-            select r.rank from penstock.ready r
-            where r.fair and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
-                and r.priority = _last_rank.priority and r.rank > floor_rank
-            order by r.rank desc limit 1
+    select case
+        when fair then greatest(
+            floor_rank,
+            case when tenant = '' then plain_tops[priority + 1] end,
+            (
+                select r.rank from penstock.ready r
+                where r.fair and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
+                    and r.priority = _last_rank.priority and r.rank > floor_rank
+                order by r.rank desc limit 1
+            )
         )
-    )
+        else (
+            select r.rank from penstock.ready r
+            where r.queue_id = _last_rank.queue_id and r.priority = _last_rank.priority and r.rank >= floor_rank
+            order by r.rank desc, r.id desc limit 1
+        )
+    end
 $$;
-comment on function penstock._last_rank(int, smallint, text, bigint, bigint[]) is
-    'The last rank that a tenant waits at in a queue and priority, the floor where it waits at none.';
+comment on function penstock._last_rank(int, smallint, text, boolean, bigint, bigint[]) is
+    'The last rank that a tenant waits at in a queue and priority; in a queue without tenants, that anybody waits at.';
 
 -- The front of each priority: the rank of its first living row. Where there is none, the floor in a queue with
 -- tenants, else null: then a fresh id is as far in front as any, and does not hold the floor down.
@@ -113,7 +121,7 @@ comment on function penstock._burn_ids(bigint) is
 -- Exclusive lock: no writer of this queue is open, so a fresh snapshot sees every row there is. Rows that an open
 -- claim is deleting are still visible and hold the floor. It must be held until commit: a writer that entered before
 -- the new floor is visible would go below it. Busy: false, and the caller tries again later.
-create or replace function penstock._raise_floor(queue_id int) returns boolean
+create or replace function penstock._raise_floor(queue_id int, waits boolean) returns boolean
 language plpgsql
 set lock_timeout = '20ms'
 as $$
@@ -123,11 +131,16 @@ declare
     head bigint;
     top bigint;
 begin
-    begin
-        perform pg_advisory_xact_lock(1346719315, queue_id);
-    exception when lock_not_available then
-        return false;
-    end;
+    if not pg_try_advisory_xact_lock(1346719315, queue_id) then
+        if not waits then
+            return false;
+        end if;
+        begin
+            perform pg_advisory_xact_lock(1346719315, queue_id);
+        exception when lock_not_available then
+            return false;
+        end;
+    end if;
     select f.* into newest
     from penstock.floors f where f.queue_id = _raise_floor.queue_id order by f.tick desc limit 1;
     if not found then
@@ -148,7 +161,7 @@ begin
     return true;
 end
 $$;
-comment on function penstock._raise_floor(int) is
+comment on function penstock._raise_floor(int, boolean) is
     'Raises the floor of a queue to its first living row, or to the last id where it is empty.';
 
 create or replace function penstock._append_floor(newest penstock.floors, ranks bigint[], swept_to timestamptz, swept_all_at timestamptz, sweep_all_after timestamptz) returns void
@@ -177,7 +190,7 @@ set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off
 as $$
 begin
     perform penstock._require_read_committed('raise_floor');
-    return penstock._raise_floor(penstock._queue_id(queue_name));
+    return penstock._raise_floor(penstock._queue_id(queue_name), true);
 end
 $$;
 comment on function penstock.raise_floor(text) is

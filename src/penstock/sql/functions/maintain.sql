@@ -17,7 +17,7 @@ begin
         execute format('create table penstock.%I (like penstock.done including defaults)', partition_name);
         execute format(
             'alter table penstock.done attach partition penstock.%I for values from (%L) to (%L)',
-            partition_name, day::text || ' 00:00:00+00', (day + 1)::text || ' 00:00:00+00'
+            partition_name, to_char(day, 'YYYY-MM-DD') || ' 00:00:00+00', to_char(day + 1, 'YYYY-MM-DD') || ' 00:00:00+00'
         );
         added := added + 1;
     end loop;
@@ -55,7 +55,7 @@ comment on function penstock._drop_days(timestamptz) is 'Drops the days of done 
 
 -- For queues that keep their history for less than the longest, and for what lies in the default partition. By id:
 -- the oldest are first there, and the loop ends where they are young.
-create or replace function penstock._forget_done(queue_id int, before timestamptz) returns bigint
+create or replace function penstock._forget_done(queue_id int, before timestamptz, batches int) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -63,7 +63,7 @@ declare
     removed bigint := 0;
     ids bigint[];
 begin
-    for batch in 1..100 loop
+    for batch in 1..batches loop
         select array_agg(k.id) filter (where k.completed_at < before) into ids
         from (
             select d.id, d.completed_at from penstock.done d where d.queue_id = queue_id
@@ -77,7 +77,7 @@ begin
     return removed;
 end
 $$;
-comment on function penstock._forget_done(int, timestamptz) is 'Removes completed messages of one queue that are kept for long enough.';
+comment on function penstock._forget_done(int, timestamptz, int) is 'Removes completed messages of one queue that are kept for long enough.';
 
 create or replace function penstock._remove_orphans() returns bigint
 language plpgsql
@@ -100,7 +100,7 @@ end
 $$;
 comment on function penstock._remove_orphans() is 'Removes large payloads that have lost their last reference.';
 
-create or replace function penstock._upkeep(at timestamptz) returns setof penstock.maintenance_result
+create or replace function penstock._upkeep(at timestamptz, brief boolean) returns setof penstock.maintenance_result
 language plpgsql
 as $$
 declare
@@ -116,14 +116,14 @@ begin
         if n > 0 then
             return next ('dead letters removed', queue.name, n)::penstock.maintenance_result;
         end if;
-        n := penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds));
+        n := penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds), case when brief then 1 else 100 end);
         if n > 0 then
             return next ('completed removed', queue.name, n)::penstock.maintenance_result;
         end if;
     end loop;
 end
 $$;
-comment on function penstock._upkeep(timestamptz) is 'The chores that are done once a minute: retention and payloads.';
+comment on function penstock._upkeep(timestamptz, boolean) is 'The chores that are done once a minute: retention and payloads.';
 
 -- One queue's sweep. Everything is looked through when the ledger says so, which depends on what that took the last
 -- time: at most half a percent of the time, but at least once a minute.
@@ -235,10 +235,10 @@ end
 $$;
 comment on function penstock._low_floors(int) is 'The queues whose floor is to be raised next.';
 
--- Other maintainers stay out meanwhile; whatever is locked is left for the next time. What waits for locks comes before
--- what locks rows: days (alone in their call, since acks use those tables), then floors, in the order of queue ids, in which
--- publishers take the locks, too. Floors keep publishers waiting until the end of the transaction: hence at most 20 ms for
--- them, no upkeep in such a call, and short sweeps.
+-- Other maintainers stay out meanwhile; what is locked is left for the next time. Only two steps wait for a lock, for a
+-- moment: days, whose tables acks use, and floors, in the order of queue ids, in which publishers take those locks, too. Only
+-- one of them does so in a call, before anything else is locked. What they locked, others wait for until the end of the
+-- transaction: so the rest of such a call is brief.
 create or replace function penstock.maintain() returns setof penstock.maintenance_result
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -248,45 +248,51 @@ as $$
 declare
     at timestamptz := penstock.clock();
     queue record;
-    days bigint;
+    n bigint;
     low int[];
     began timestamptz;
+    brief boolean := false;
+    waits boolean := true;
 begin
     perform penstock._require_read_committed('maintain');
     if not pg_try_advisory_xact_lock(1346719315, -1) then
         return;
     end if;
-    if exists (select from penstock.upkeep u where u.done_at between at - interval '1 minute' and at) then
-        low := penstock._low_floors(20);
-        began := clock_timestamp();
-        for queue in select q.id, q.name from penstock.queues q where q.id = any(low) order by q.id loop
-            exit when clock_timestamp() > began + interval '20 ms';
-            -- Who has it exclusively is about to delete it.
-            if pg_try_advisory_xact_lock_shared(1346719315, queue.id) and penstock._raise_floor(queue.id) then
-                return next ('floor raised', queue.name, 1)::penstock.maintenance_result;
-            end if;
-        end loop;
-    else
-        days := penstock._add_days(at);
-        if days > 0 then
-            return next ('days added', null, days)::penstock.maintenance_result;
-            return;
+    if not exists (select from penstock.upkeep u where u.done_at between at - interval '1 minute' and at) then
+        -- Who has dropped a day has the table to himself: to add one then waits for nobody.
+        n := penstock._drop_days(at);
+        if n > 0 then
+            return next ('days dropped', null, n)::penstock.maintenance_result;
+            brief := true;
         end if;
-        days := penstock._drop_days(at);
-        if days > 0 then
-            return next ('days dropped', null, days)::penstock.maintenance_result;
-            return;
+        n := penstock._add_days(at);
+        if n > 0 then
+            return next ('days added', null, n)::penstock.maintenance_result;
+            brief := true;
         end if;
-        update penstock.upkeep u set done_at = at;
-        return query select * from penstock._upkeep(at);
+        return query select * from penstock._upkeep(at, brief);
+        if not brief then
+            update penstock.upkeep u set done_at = at;
+        end if;
+        waits := false;
     end if;
+    low := penstock._low_floors(20);
+    began := clock_timestamp();
+    for queue in select q.id, q.name from penstock.queues q where q.id = any(low) order by q.id loop
+        exit when clock_timestamp() > began + interval '20 ms';
+        -- Who has it exclusively is about to delete it.
+        if pg_try_advisory_xact_lock_shared(1346719315, queue.id) and penstock._raise_floor(queue.id, waits) then
+            return next ('floor raised', queue.name, 1)::penstock.maintenance_result;
+            brief := true;
+        end if;
+    end loop;
     for queue in select q.id, q.name from penstock.queues q where q.keep_alive_until <= at order by q.id loop
         if penstock._try_to_delete_expired_queue(queue.id) then
             return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
         end if;
     end loop;
     for queue in select q.id, q.name, q.notify from penstock.queues q order by q.id loop
-        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, case when low is null then 10 else 1 end);
+        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, case when brief then 1 else 10 end);
     end loop;
 end
 $$;

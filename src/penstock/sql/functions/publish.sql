@@ -1,7 +1,7 @@
 -- Publish: messages into a topic, or to one queue past any topic.
 
 -- One queue's step of a publish, with the queue's lock held and the ids drawn after it. True: consumers may be asleep.
--- A null id is a message that is not for this time. The rank is the id, or by tenant where the queue has tenants.
+-- A null id is a message that a dedup key refused.
 create or replace function penstock._put(
     queue_id int, at timestamptz, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
     priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
@@ -13,6 +13,7 @@ as $$
 declare
     floor_ranks bigint[] := penstock._floor(queue_id);
     plain_tops bigint[];
+    last_rank bigint;
 begin
     if floor_ranks is not null then
         if tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)) then
@@ -34,22 +35,30 @@ begin
     if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null and expiries is null
         and due_at is null and due_times is null and dedup_keys is null
     then
+        if floor_ranks is not null then
+            last_rank := penstock._last_rank(queue_id, priority, '', false, floor_ranks[priority + 1], null);
+        end if;
         insert into penstock.ready
             (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
-        select queue_id, priority, m.id, m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key, headers, m.payload, m.body
-        from unnest(ids, payloads, bodies, large) m(id, payload, body, large)
+        select
+            queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
+            headers, m.payload, m.body
+        from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
         where m.id is not null;
     else
         insert into penstock.ready
             (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
         select
             queue_id, m.priority,
-            case
-                when m.fair and floor_ranks is not null then m.nth + max(
-                    case when m.nth = 1 then penstock._last_rank(queue_id, m.priority, m.tenant, floor_ranks[m.priority + 1], plain_tops) end
-                ) over (partition by m.priority, m.tenant)
-                else m.id
-            end,
+            coalesce(
+                m.nth + max(
+                    case
+                        when m.nth = 1 and floor_ranks is not null
+                            then penstock._last_rank(queue_id, m.priority, m.tenant, m.fair, floor_ranks[m.priority + 1], plain_tops)
+                    end
+                ) over (partition by m.priority, m.tenant),
+                m.id
+            ),
             m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
         from (
             select
@@ -68,7 +77,7 @@ begin
         floor_ranks is null
         or not exists (
             select from (
-                select r.published_at from penstock.ready r
+                select case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
                 where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_ranks[priority + 1]
                 order by r.rank, r.id limit 1
             ) head
@@ -364,9 +373,10 @@ declare
     payload_limit int;
     kept_until timestamptz;
     plain_tops bigint[];
+    last_rank bigint;
 begin
     -- What most sends are, with the fewest statements: small payloads that have all options in common, into a queue
-    -- without tenants. The rank is the id, which is drawn after the lock.
+    -- without tenants.
     if deliver_after is null and priority between 0 and 3 and tenant is null and bodies is null and dedup_key is null
         and deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
         and dedup_keys is null and coalesce(ttl_seconds > 0, true) and cardinality(payloads) > 0 and array_position(payloads, null) is null
@@ -384,17 +394,23 @@ begin
         if plain_tops is null and payload_limit >= 1500 and largest <= 1500 then
             -- Assigned, not performed: a simple expression needs no executor.
             done := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
-            -- A backlog keeps consumers awake: they are behind where the first in line waits for a while already.
+            -- A backlog keeps consumers awake: they are behind where the first in line, that none of them works on, waits
+            -- for a while already.
             select
                 notify and coalesce(
                     (
-                        select r.published_at from penstock.ready r
+                        select case when r.xmax = '0' then r.published_at end from penstock.ready r
                         where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
                         order by r.rank, r.id limit 1
                     ) >= at - interval '50 ms',
                     true
+                ),
+                (
+                    select r.rank from penstock.ready r
+                    where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
+                    order by r.rank desc, r.id desc limit 1
                 )
-            into notify
+            into notify, last_rank
             from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
             if not found then
                 perform penstock._unknown_queue(queue_name);
@@ -403,9 +419,11 @@ begin
             insert into penstock.ready as r
                 (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, headers, payload)
             select
-                queue_id, priority, m.id, m.id, 0, false, false, at, at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), '',
-                headers, m.payload
-            from (select p.payload, nextval('penstock.message_ids') as id from unnest(payloads) p(payload)) m
+                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, false, false, at,
+                at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), '', headers, m.payload
+            from (
+                select p.payload, p.n, nextval('penstock.message_ids') as id from unnest(payloads) with ordinality p(payload, n)
+            ) m
             returning r.id;
             if notify then
                 done := penstock._wake(queue_name, currval('penstock.message_ids'))::text;

@@ -353,18 +353,33 @@ end
 $$;
 comment on function penstock._delete_expired_queue(int) is 'Deletes an exclusive queue if its keep-alive has ended.';
 
+-- Waits for nothing: a queue that somebody is busy with is left for the next time.
 create or replace function penstock._try_to_delete_expired_queue(queue_id int) returns boolean
 language plpgsql
-set lock_timeout = '20ms'
+set enable_seqscan = off set enable_bitmapscan = off
 as $$
+#variable_conflict use_variable
 begin
-    return penstock._delete_expired_queue(queue_id);
+    if not pg_try_advisory_xact_lock(1346719315, queue_id) then
+        return false;
+    end if;
+    perform from penstock.queues q where q.id = queue_id and q.keep_alive_until <= penstock.clock() for update nowait;
+    if not found then
+        return false;
+    end if;
+    perform from penstock.ready r where r.queue_id = queue_id for update nowait;
+    perform from penstock.scheduled s where s.queue_id = queue_id for update nowait;
+    perform from penstock.active a where a.queue_id = queue_id for update nowait;
+    perform from penstock.dead d where d.queue_id = queue_id for update nowait;
+    perform from penstock.done d where d.queue_id = queue_id for update nowait;
+    perform penstock._delete_queue(queue_id);
+    return true;
 exception when lock_not_available then
     return false;
 end
 $$;
 comment on function penstock._try_to_delete_expired_queue(int) is
-    'The same, but a queue that somebody is busy with is left for the next time.';
+    'Deletes an exclusive queue if its keep-alive has ended and nobody is busy with it.';
 
 create or replace function penstock.delete_queue(queue_name text) returns void
 language plpgsql security definer

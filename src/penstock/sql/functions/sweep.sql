@@ -114,10 +114,15 @@ begin
         queue_id, g.priority,
         case
             when g.attempts > 0 then coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids'))
-            when g.fair then g.nth + max(
-                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, floor_ranks[g.priority + 1], plain_tops) end
-            ) over (partition by g.priority, g.tenant)
-            else nextval('penstock.message_ids')
+            else coalesce(
+                g.nth + max(
+                    case
+                        when g.nth = 1
+                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
+                    end
+                ) over (partition by g.priority, g.tenant),
+                nextval('penstock.message_ids')
+            )
         end,
         g.id, g.attempts, g.attempts_limit, g.large, g.fair and g.attempts = 0, g.published_at, g.expires_at, g.tenant, g.dedup_key,
         g.headers, g.payload, g.body, g.errors

@@ -1,0 +1,164 @@
+"""The hot calls, with the indexes that each may read by and the blocks that it may touch at any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .observed import Session, problems
+
+Indexes = dict[str, set[str]]
+
+FLOORS: Indexes = {"floors": {"floors_pkey"}}
+ORDER: Indexes = FLOORS | {"ready": {"ready_order"}}
+BY_KEY: Indexes = {"active": {"active_pkey"}}
+SWEEP: Indexes = FLOORS | {
+    "ready": {"ready_order", "ready_expiry", "ready_tenant"},
+    "active": {"active_lease", "active_pkey"},
+    "scheduled": {"scheduled_due", "scheduled_expiry", "scheduled_pkey"},
+}
+PAYLOADS: Indexes = {"payloads": {"payloads_pkey"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, of ten messages where it can be; held are ids leased to "me" in kept, lean are those in lean."""
+
+    name: str
+    sql: str
+    blocks: int
+    indexes: Indexes = field(default_factory=dict)
+    rows: int | None = 60
+    """How many rows one scan may visit."""
+
+
+TEN = "array_fill('{\"n\": 1}'::jsonb, array[10])"
+TOKENS = "array_fill('me'::text, array[10])"
+CALLS = [
+    Call("send alike", f"select penstock.send_messages('kept', {TEN})", 120, ORDER),
+    Call("send one", "select penstock.send_message('kept', '1')", 40, ORDER),
+    Call(
+        "send alike, of a tenant",
+        f"select penstock.send_messages('lean', {TEN}, tenant => 'a')",
+        180,
+        FLOORS | {"ready": {"ready_order", "ready_tenant"}},
+    ),
+    Call(
+        "send mixed",
+        f"""select penstock.send_messages('lean', {TEN}, priorities => '{{0,1,2,3,0,1,2,3,0,1}}',
+        tenants => '{{a,b,c,d,e,a,b,c,d,null}}', ttls => array_fill(60, array[10]))""",
+        320,
+        FLOORS | {"ready": {"ready_order", "ready_tenant"}},
+    ),
+    Call(
+        "send delayed",
+        f"select penstock.send_messages('kept', {TEN}, deliver_after => clock_timestamp() + interval '1 hour')",
+        180,
+        ORDER,
+    ),
+    Call(
+        "send with a dedup key",
+        "select penstock.send_message('kept', '1', dedup_key => 'a key')",
+        60,
+        ORDER | {"dedup": {"dedup_pkey"}},
+    ),
+    Call(
+        "publish to a topic",
+        f"select penstock.publish_messages('t', {TEN})",
+        320,
+        FLOORS | {"ready": {"ready_order", "ready_tenant"}},
+    ),
+    Call(
+        "consume", "select * from penstock.consume_messages_batch('kept', 'x')", 250, ORDER | SWEEP | PAYLOADS
+    ),
+    Call(
+        "consume, of tenants",
+        "select * from penstock.consume_messages_batch('lean', 'x')",
+        250,
+        ORDER | SWEEP | PAYLOADS,
+    ),
+    Call("consume one", "select * from penstock.consume_message('kept', 'x')", 60, ORDER | SWEEP | PAYLOADS),
+    Call(
+        "consume from an empty queue",
+        "select * from penstock.consume_messages_batch('idle', 'x')",
+        60,
+        ORDER | SWEEP | PAYLOADS,
+    ),
+    Call(
+        "consume what a sweep brings in",
+        "select * from penstock.consume_messages_batch('late', 'x', null, 30)",
+        800,
+        ORDER | SWEEP | PAYLOADS,
+    ),
+    Call("ack", f"select penstock.ack_messages('kept', %(held)s, {TOKENS})", 130, BY_KEY),
+    Call(
+        "ack, nothing kept",
+        f"select penstock.ack_messages('lean', %(lean)s, {TOKENS})",
+        80,
+        BY_KEY,
+    ),
+    Call(
+        "ack with several tokens",
+        "select penstock.ack_messages('kept', %(held)s, '{me,you,me,you,me,you,me,you,me,you}')",
+        120,
+        BY_KEY,
+    ),
+    Call("ack one", "select penstock.ack_message('kept', (%(held)s::bigint[])[1], 'me')", 30, BY_KEY),
+    Call(
+        "nack",
+        "select penstock.nack_message('kept', (%(held)s::bigint[])[1], 'me', null, 'boom')",
+        70,
+        ORDER | BY_KEY,
+    ),
+    Call(
+        "nack with a delay",
+        "select penstock.nack_message('kept', (%(held)s::bigint[])[1], 'me', 5, 'boom')",
+        70,
+        ORDER | BY_KEY,
+    ),
+    Call(
+        "release",
+        "select penstock.release_message('kept', (%(held)s::bigint[])[1], 'me')",
+        70,
+        ORDER | BY_KEY,
+    ),
+    Call(
+        "reject", "select penstock.reject_message('kept', (%(held)s::bigint[])[1], 'me', 'boom')", 40, BY_KEY
+    ),
+    Call("extend", "select * from penstock.batch_extend_message_vt('kept', %(held)s, 'me', 5)", 200, BY_KEY),
+    # It looks through all leases of a queue, so not in those with 50,000 of them.
+    Call(
+        "pulse",
+        "select penstock.pulse('me', 60, '{idle,late}')",
+        60,
+        FLOORS | {"active": {"active_lease", "active_pkey"}},
+    ),
+    Call("raise floor", "select penstock.raise_floor('kept')", 60, ORDER),
+    Call(
+        "maintain",
+        "select * from penstock.maintain()",
+        2500,
+        SWEEP
+        | PAYLOADS
+        | {
+            "dead": {"dead_moved", "dead_pkey"},
+            "done": {"done_key"},
+            "payload_references": {"payload_references_pkey"},
+        },
+        1100,
+    ),
+]
+
+
+def check(session: Session, params: dict[str, Any], calls: list[Call] | None = None) -> Iterator[str]:
+    """What is wrong with the plans of the calls, and with the blocks that they touch."""
+    for call in CALLS if calls is None else calls:
+        # The first call of a session also fills its caches.
+        session.run(call.sql, params)
+        observed = session.observe(call.sql, params)
+        for statement in observed.statements:
+            for problem in problems(statement, call.indexes, call.rows):
+                yield f"{call.name}: {problem}, in: {' '.join(statement.text.split())[:100]}"
+        if observed.blocks > call.blocks:
+            yield f"{call.name}: touches {observed.blocks} blocks, not at most {call.blocks}"

@@ -1,0 +1,154 @@
+"""Queues of any size, filled past the API: a million messages in seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+
+QUEUES = """
+select penstock.create_topic('t');
+select penstock.create_queue('kept', 't');
+select penstock.create_queue('lean', 't', retain_completed_seconds => 0);
+select penstock.create_queue('idle');
+select penstock.create_queue('late');
+select penstock.cancel_message('lean', penstock.send_message('lean', '1', tenant => 'a'))
+"""
+
+# Ranks above the floor, ids below the last of the sequence.
+READY = """
+insert into penstock.ready
+    (queue_id, priority, rank, id, attempts, large, fair, published_at, tenant, payload)
+select
+    q.id, n %% 4, %(base)s + n, %(base)s + n, 0, false, q.name = 'lean', clock_timestamp(),
+    case when q.name = 'lean' then chr(97 + n %% 5) else '' end, '{"n": 1}'
+from penstock.queues q, generate_series(1, %(rows)s) n
+where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
+"""
+ACTIVE = """
+insert into penstock.active
+    (queue_id, sweep_queue_id, id, priority, attempts, large, vt, claimed_at, published_at, tenant, token,
+     payload)
+select
+    q.id, q.id, %(base)s + n, 2, 1, false, clock_timestamp() + interval '1 hour', clock_timestamp(),
+    clock_timestamp(), '', case when n <= 20 then 'me' else 'other' end, '{"n": 1}'
+from penstock.queues q, generate_series(1, %(rows)s) n
+where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
+"""
+SCHEDULED = """
+insert into penstock.scheduled
+    (queue_id, sweep_queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant,
+     payload)
+select
+    q.id, q.id, %(base)s + n, 2, 0, false, clock_timestamp() + interval '1 hour', clock_timestamp(),
+    clock_timestamp() + interval '2 hours', '', '{"n": 1}'
+from penstock.queues q, generate_series(1, %(rows)s) n
+where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
+"""
+DEAD = """
+insert into penstock.dead
+    (queue_id, sweep_queue_id, id, priority, attempts, large, reason, moved_at, published_at, tenant, payload)
+select q.id, q.id, %(base)s + n, 2, 3, false, 'failed', clock_timestamp(), clock_timestamp(), '', '{"n": 1}'
+from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'kept'
+"""
+DONE = """
+insert into penstock.done
+    (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, payload)
+select q.id, %(base)s + n, 2, 1, clock_timestamp(), clock_timestamp(), clock_timestamp(), '', 'me', '{"n": 1}'
+from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'kept'
+"""
+
+# In the queue late: ten leases that ran out, and ten messages that are due.
+LATE = """
+insert into penstock.active
+    (queue_id, sweep_queue_id, id, priority, attempts, large, vt, claimed_at, published_at, tenant, token,
+     payload)
+select
+    q.id, q.id, %(base)s + n, 2, 1, false, clock_timestamp() - interval '1 second', clock_timestamp(),
+    clock_timestamp(), '', 'late', '1'
+from penstock.queues q, generate_series(1, 10) n where q.name = 'late';
+insert into penstock.scheduled
+    (queue_id, sweep_queue_id, id, priority, attempts, large, due_at, published_at, tenant, payload)
+select
+    q.id, q.id, %(base)s + 10 + n, 2, 0, false, clock_timestamp() - interval '1 second', clock_timestamp(),
+    '', '1'
+from penstock.queues q, generate_series(1, 10) n where q.name = 'late'
+"""
+
+
+class Dataset:
+    """Queues: kept and lean are filled, idle is empty, in late something is always due."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+        # What is analyzed, and when, is what the tests are about.
+        for (name,) in connection.execute(
+            """select c.oid::regclass::text from pg_class c
+            where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r'"""
+        ).fetchall():
+            connection.execute(f"alter table {name} set (autovacuum_enabled = off)")
+        for statement in QUEUES.strip().split(";"):
+            connection.execute(statement)
+        connection.execute("select * from penstock.maintain()").fetchall()
+        self._execute(LATE, 20, 0)
+        self.raise_floors()
+
+    def _take_ids(self, n: int) -> int:
+        """Draws so many ids: the last one before them."""
+        row = self._connection.execute(
+            "select setval('penstock.message_ids', last_value + %s) from penstock.message_ids", [n + 1]
+        ).fetchone()
+        assert row is not None
+        return int(row[0]) - n
+
+    def _execute(self, statements: str, ids: int, rows: int) -> None:
+        base = self._take_ids(ids)
+        with self._connection.transaction():
+            for statement in statements.split(";"):
+                self._connection.execute(statement, {"base": base, "rows": rows})
+
+    def fill(self, rows: int) -> None:
+        """So many ready, a tenth of that (but 40) in each other state."""
+        few = max(rows // 10, 40)
+        self._execute(READY, rows, rows)
+        for statement in (ACTIVE, SCHEDULED, DEAD, DONE):
+            self._execute(statement, few, few)
+
+    def empty(self) -> None:
+        """All gone, as rows that vacuum has not removed, and the floors raised past them."""
+        for table in ("ready", "dead", "done"):
+            self._connection.execute(f"delete from penstock.{table}")
+        for table in ("active", "scheduled"):
+            self._connection.execute(
+                f"delete from penstock.{table} where queue_id <> (select id from penstock.queues where name = 'late')"
+            )
+        self.raise_floors()
+
+    def raise_floors(self) -> None:
+        self._connection.execute("select penstock.raise_floor(name) from penstock.queues").fetchall()
+
+    def analyze(self) -> None:
+        self._connection.execute("analyze")
+
+    def analyze_as_if_empty(self) -> None:
+        """What analyze leaves of tables that are empty: no statistics, and no rows."""
+        self._connection.execute(
+            """delete from pg_statistic where starelid in
+            (select oid from pg_class where relnamespace = 'penstock'::regnamespace)"""
+        )
+        self._connection.execute(
+            """update pg_class set reltuples = 0, relpages = 0
+            where relnamespace = 'penstock'::regnamespace and relkind in ('r', 'i')"""
+        )
+
+    def params(self) -> dict[str, Any]:
+        """Ten ids that "me" holds in each queue, or ten of nobody."""
+        return {"held": self._held("kept"), "lean": self._held("lean")}
+
+    def _held(self, queue: str) -> list[int]:
+        rows = self._connection.execute(
+            """select a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
+            where q.name = %s and a.token = 'me' order by a.id limit 10""",
+            [queue],
+        ).fetchall()
+        return [row[0] for row in rows] or list(range(2_000_000_000, 2_000_000_010))
