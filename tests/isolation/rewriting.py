@@ -27,7 +27,9 @@ def rewrite(connection: psycopg.Connection[Any], function: str, old: str, new: s
     connection.execute(definition.replace(old, new))
 
 
-def pause_before(connection: psycopg.Connection[Any], function: str, expression: str, gate: str = "0") -> None:
+def pause_before(
+    connection: psycopg.Connection[Any], function: str, expression: str, gate: str = "0"
+) -> None:
     """Makes a function stop at a gate before it evaluates an expression."""
     connection.execute(PAUSE)
     rewrite(connection, function, expression, f"(case when public.pause({gate}) then {expression} end)")

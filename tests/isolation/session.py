@@ -44,7 +44,9 @@ class Claim:
 class Step:
     """A statement on its way."""
 
-    def __init__(self, pid: int, statement: str, outcome: Future[list[Row]], watcher: psycopg.Connection[Any]):
+    def __init__(
+        self, pid: int, statement: str, outcome: Future[list[Row]], watcher: psycopg.Connection[Any]
+    ):
         self._pid = pid
         self._statement = statement
         self._outcome = outcome

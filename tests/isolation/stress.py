@@ -73,24 +73,29 @@ class Stress:
         owner.execute("select penstock.create_topic(%s)", (TOPIC,))
         for queue in QUEUES:
             owner.execute(
-                "select penstock.create_queue(%s, %s, max_delivery_attempts => 0, notify => false)", (queue, TOPIC)
+                "select penstock.create_queue(%s, %s, max_delivery_attempts => 0, notify => false)",
+                (queue, TOPIC),
             )
         self._publishing.set()
         self._running.set()
-        publishers = self._start([
-            self._publish("read committed"),
-            self._publish("repeatable read"),
-            self._publish("serializable"),
-            self._publish_in_savepoints,
-            self._publish_prepared,
-        ])
-        others = self._start([
-            *[self._consume] * 3,
-            self._revive,
-            *[self._raise_floor] * 2,
-            *[self._maintain] * 2,
-            self._check,
-        ])
+        publishers = self._start(
+            [
+                self._publish("read committed"),
+                self._publish("repeatable read"),
+                self._publish("serializable"),
+                self._publish_in_savepoints,
+                self._publish_prepared,
+            ]
+        )
+        others = self._start(
+            [
+                *[self._consume] * 3,
+                self._revive,
+                *[self._raise_floor] * 2,
+                *[self._maintain] * 2,
+                self._check,
+            ]
+        )
         self._over.wait(seconds)
         self._publishing.clear()
         for thread in publishers:
@@ -211,9 +216,15 @@ class Stress:
             if not draining and random.random() < 0.05:
                 # So that the queues are short at times, and long at others.
                 linger(connection, 1)
-            how = "ack" if draining else random.choice(["ack"] * 12 + ["abandon", "roll back", "fail", "fail", "linger"])
+            how = (
+                "ack"
+                if draining
+                else random.choice(["ack"] * 12 + ["abandon", "roll back", "fail", "fail", "linger"])
+            )
             connection.execute("begin")
-            rows = connection.execute(CLAIM, (queue, 1 if how == "abandon" else 60, random.choice([1, 10, 50]))).fetchall()
+            rows = connection.execute(
+                CLAIM, (queue, 1 if how == "abandon" else 60, random.choice([1, 10, 50]))
+            ).fetchall()
             if how == "roll back":
                 linger(connection)
                 connection.execute("rollback")
@@ -276,10 +287,12 @@ def linger(connection: Connection, most_seconds: float = 0.03) -> None:
 def fail(connection: Connection, queue: str, rows: list[tuple[Any, ...]]) -> None:
     """Gives messages back in one of the ways there are."""
     for message, token in rows:
-        statement = random.choice([
-            "select penstock.nack_message(%s, %s, %s, 0)",
-            "select penstock.nack_message(%s, %s, %s, 1)",
-            "select penstock.release_message(%s, %s, %s)",
-            "select penstock.reject_message(%s, %s, %s)",
-        ])
+        statement = random.choice(
+            [
+                "select penstock.nack_message(%s, %s, %s, 0)",
+                "select penstock.nack_message(%s, %s, %s, 1)",
+                "select penstock.release_message(%s, %s, %s)",
+                "select penstock.reject_message(%s, %s, %s)",
+            ]
+        )
         connection.execute(statement, (queue, message, token))

@@ -152,7 +152,8 @@ def three_done(session: Session) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "second", ["cleanup_queue_messages", "cleanup_topic_messages", "delete_queue", "purge_all_messages", "maintain"]
+    "second",
+    ["cleanup_queue_messages", "cleanup_topic_messages", "delete_queue", "purge_all_messages", "maintain"],
 )
 @pytest.mark.parametrize("first", ["cleanup_queue_messages", "cleanup_topic_messages"])
 def test_completed_messages_are_removed_in_one_order(spec: Spec, first: str, second: str) -> None:
@@ -226,7 +227,9 @@ def test_ack_x_maintain_that_adds_and_drops_days(own_spec: Spec) -> None:
     stocked(own_spec)
     holder, a, b = own_spec.session(), impatient(own_spec.session()), impatient(own_spec.session())
     pause_before(own_spec.watcher, "_upkeep", "penstock._drop_days(at)")
-    (message,) = holder.run("select id from penstock.active where queue_id = (select min(id) from penstock.queues) limit 1")
+    (message,) = holder.run(
+        "select id from penstock.active where queue_id = (select min(id) from penstock.queues) limit 1"
+    )
     holder.run(CLOSE_GATE, 0)
     b.move_clock("10 minutes")
     maintain = b.waits("maintain")

@@ -150,7 +150,9 @@ def test_publisher_that_stopped_between_two_queues(spec: Spec) -> None:
 
 
 @pytest.mark.parametrize("isolation", SNAPSHOTS)
-@pytest.mark.parametrize("enters", ["send", "send with options", "publish", "nack", "release", "requeue", "add_retries"])
+@pytest.mark.parametrize(
+    "enters", ["send", "send with options", "publish", "nack", "release", "requeue", "add_retries"]
+)
 def test_snapshot_older_than_the_floor(spec: Spec, isolation: Isolation, enters: str) -> None:
     a, b = queues(spec), spec.session()
     held, dead = held_and_dead(a)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -14,12 +14,12 @@ Connection = psycopg.Connection[Any]
 Job = Callable[[Connection], None]
 
 QUEUE = "q"
-LEASE = timedelta(seconds=1)
+LEASE_SECONDS = 1
 PATIENCE_SECONDS = 30
 
 SEND = "select * from penstock.send_messages(%s, %s)"
 CLAIM = """
-select message_id, delivery_attempts, consumer_token, vt
+select message_id, delivery_attempts, consumer_token, vt, clock_timestamp()
 from penstock.consume_messages_batch(%s, vt_seconds => %s, batch_size => %s)
 """
 ACK = "select * from penstock.ack_messages(%s, %s, %s)"
@@ -35,16 +35,13 @@ $$
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message as a consumer got it; the database's clock says when."""
+    """A message as a consumer got it, not later than when by the database's clock."""
 
     message: int
     attempt: int
     token: str
     vt: datetime
-
-    @property
-    def claimed_at(self) -> datetime:
-        return self.vt - LEASE
+    claimed_by: datetime
 
 
 @dataclass(slots=True)
@@ -90,7 +87,9 @@ class Load:
 
     def wait_for(self, done: Callable[[Record], bool]) -> None:
         with self._news:
-            finished = self._news.wait_for(lambda: self.record.failures or done(self.record), PATIENCE_SECONDS)
+            finished = self._news.wait_for(
+                lambda: self.record.failures or done(self.record), PATIENCE_SECONDS
+            )
         assert self.record.failures == []
         assert finished, f"no progress: {len(self.record.committed)} sent, {len(self.record.acked)} acked"
 
@@ -147,7 +146,7 @@ class Load:
 
     def _claim(self, connection: Connection) -> list[Delivery]:
         batch = random.choice([1, 10, 50])
-        rows = connection.execute(CLAIM, (QUEUE, LEASE.seconds, batch)).fetchall()
+        rows = connection.execute(CLAIM, (QUEUE, LEASE_SECONDS, batch)).fetchall()
         deliveries = [Delivery(*row) for row in rows]
         self._tell(deliveries=deliveries)
         if not deliveries:
@@ -166,7 +165,7 @@ class Load:
     def _consume_in_one_transaction(self, connection: Connection) -> None:
         """What was read in a transaction that is not committed was not delivered."""
         connection.execute("begin")
-        rows = connection.execute(CLAIM, (QUEUE, LEASE.seconds, 10)).fetchall()
+        rows = connection.execute(CLAIM, (QUEUE, LEASE_SECONDS, 10)).fetchall()
         deliveries = [Delivery(*row) for row in rows]
         connection.execute(ACK, (QUEUE, [d.message for d in deliveries], [d.token for d in deliveries]))
         try:

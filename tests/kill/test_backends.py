@@ -7,7 +7,7 @@ from tests.isolation.invariants import broken
 from tests.kill.load import Load
 from tests.kill.verdict import DONE, unexplained
 
-KILLS = 300
+KILLS = 200
 
 TERMINATE = """
 select pid, pg_terminate_backend(pid) from pg_stat_activity
@@ -29,7 +29,6 @@ def test_backends_are_terminated(database18: str, connect18: Connect) -> None:
             killer.execute(TERMINATE)
             load.wait_for(lambda r, n=n: r.deaths >= n)
     load.drain()
-    bad = unexplained(load.record, killer.execute(DONE).fetchall()); print("\n".join(bad[:6]))
     assert load.record.deaths >= KILLS
     assert load.record.failures == []
     assert unexplained(load.record, killer.execute(DONE).fetchall()) == []

@@ -23,7 +23,9 @@ def test_the_server_is_stopped_at_once() -> None:
         with load.running():
             for _ in range(CRASHES):
                 sent, acked = len(load.record.committed), len(load.record.acked)
-                load.wait_for(lambda r, s=sent, a=acked: len(r.committed) > s + 300 and len(r.acked) > a + 300)
+                load.wait_for(
+                    lambda r, s=sent, a=acked: len(r.committed) > s + 300 and len(r.acked) > a + 300
+                )
                 server.stop("immediate")
                 server.start()
         load.drain()
@@ -53,7 +55,9 @@ def test_a_prepared_publisher_outlives_a_crash() -> None:
             raised = connection.execute("select penstock.raise_floor(%s)", (QUEUE,)).fetchone()
             connection.execute("commit prepared 'p'")
             connection.execute("select penstock.raise_floor(%s)", (QUEUE,))
-            claimed = connection.execute("select message_id from penstock.consume_messages_batch(%s)", (QUEUE,))
+            claimed = connection.execute(
+                "select message_id from penstock.consume_messages_batch(%s)", (QUEUE,)
+            )
             assert raised == (False,)
             assert claimed.fetchall() == [sent]
             assert broken(connection) == []

@@ -2,14 +2,15 @@
 
 from datetime import UTC, datetime, timedelta
 
-from tests.kill.load import LEASE, Delivery, Record
+from tests.kill.load import Delivery, Record
 from tests.kill.verdict import unexplained
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+LEASE = timedelta(seconds=1)
 
 
 def delivery(message: int, attempt: int, after: timedelta = timedelta(0)) -> Delivery:
-    return Delivery(message, attempt, f"token {attempt}", START + after + LEASE)
+    return Delivery(message, attempt, f"token {attempt}", START + after + LEASE, START + after)
 
 
 def verdict(record: Record, *done: tuple[int, str]) -> list[str]:

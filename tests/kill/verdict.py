@@ -22,7 +22,10 @@ def _losses(record: Record, done: list[tuple[int, str]]) -> list[str]:
     times = Counter(message for message, _ in done)
     return [
         *(f"{message} is lost" for message in record.committed - times.keys()),
-        *(f"{message} was never sent" for message in times.keys() - record.committed - record.maybe_committed),
+        *(
+            f"{message} was never sent"
+            for message in times.keys() - record.committed - record.maybe_committed
+        ),
         *(f"{message} is done {n} times" for message, n in times.items() if n > 1),
     ]
 
@@ -37,7 +40,7 @@ def _repetitions(record: Record) -> list[str]:
         for earlier, later in pairwise(sorted(deliveries, key=lambda d: d.attempt)):
             if earlier.attempt == later.attempt:
                 found.append(f"the same attempt twice: {earlier} {later}")
-            elif later.claimed_at < earlier.vt and earlier not in record.given_back:
+            elif later.claimed_by < earlier.vt and earlier not in record.given_back:
                 found.append(f"while it was leased: {earlier} {later}")
             elif earlier in record.acked:
                 found.append(f"after it was acked: {earlier} {later}")

@@ -167,7 +167,7 @@ class Queue:
     def take_back(self, at: datetime, untouched: Iterable[int] = ()) -> int:
         """Leases that ran out."""
         ran_out = [
-            m for m in self.state("active") if m.vt is not None and m.vt <= at and m.id not in untouched
+            m for m in self.state("active") if m.vt is not None and m.vt < at and m.id not in untouched
         ]
         for message in ran_out:
             self.give_back(message, at, None, LEASE_RAN_OUT)

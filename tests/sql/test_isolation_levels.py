@@ -128,17 +128,13 @@ def test_what_enters_under_an_old_snapshot_is_above_the_floor(
         ("extend_message_vt", ["q", 1, "holder", 60]),
         ("pulse", ["holder", 60]),
         ("cancel_message", ["q", 3]),
-        ("purge_queue", ["q"]),
         ("purge_dlq", ["q"]),
-        ("purge_all_messages", []),
         ("cleanup_queue_messages", ["q"]),
         ("create_topic", ["new"]),
         ("create_queue", ["new"]),
         ("alter_queue", ["q", 5]),
         ("pause_queue", ["q"]),
         ("resume_queue", ["q"]),
-        ("delete_queue", ["q"]),
-        ("delete_topic", ["t"]),
         ("get_message", ["q", 1]),
         ("list_messages", ["q"]),
         ("list_dlq_messages", []),
@@ -159,6 +155,23 @@ def test_all_else_works_in_the_strict_levels(
         rows = engine.rows(function, *arguments)
     if function in ("ack_message", "reject_message", "cancel_message"):
         assert vars(rows[0]) == {function: True}
+
+
+@strict
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [("purge_queue", ["q"]), ("purge_all_messages", []), ("delete_queue", ["q"]), ("delete_topic", ["t"])],
+)
+def test_nothing_is_deleted_whole_under_a_snapshot_that_may_not_see_all(
+    engine: Engine, sql: psycopg.Connection[Any], level: str, function: str, arguments: list[Any]
+) -> None:
+    engine.topic("t", "q")
+    engine.send_many("q", [1, 2, 3])
+    with pytest.raises(psycopg.Error) as caught, sql.transaction():
+        sql.execute(f"set transaction isolation level {level}".encode())
+        engine.rows(function, *arguments)
+    assert caught.value.sqlstate == "PN006"
+    assert engine.statistics("q").pending_count == 3
 
 
 @strict

@@ -77,7 +77,7 @@ begin
             where r.queue_id = queue_id and r.ctid = any(array(select l.row from living l)) returning r.*
         )
         insert into penstock.active as a
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, vt, claimed_at, published_at, expires_at, tenant,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, vt, claimed_at, published_at, expires_at, lifetime, tenant,
              token, dedup_key, headers, payload, body, errors)
         select
             queue_id, queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit, g.large,
@@ -86,7 +86,7 @@ begin
                 when backoff = 1 then lease_end
                 else at + make_interval(secs => least(lease * power(backoff, least(g.attempts, 100)), 2592000))
             end,
-            at, g.published_at, g.expires_at, g.tenant, token, g.dedup_key, g.headers, g.payload, g.body, g.errors
+            at, g.published_at, g.expires_at, g.lifetime, g.tenant, token, g.dedup_key, g.headers, g.payload, g.body, g.errors
         from gone g order by g.priority, g.rank, g.id
         returning
             a.id, queue_name,
@@ -132,10 +132,10 @@ begin
         where r.queue_id = queue_id and r.ctid = any(rows) and r.expires_at <= at returning r.*
     ), buried as (
         insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
              headers, payload, body, errors, last_error)
         select
-            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
+            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
         from gone g
     )
@@ -160,10 +160,10 @@ begin
         where s.queue_id = queue_id and s.id = any(ids) and s.expires_at <= at returning s.*
     ), buried as (
         insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
              headers, payload, body, errors, last_error)
         select
-            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.tenant,
+            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
         from gone g
     )

@@ -56,7 +56,6 @@ declare
 begin
     select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops into most, name, wakes, plain_tops
     from penstock.queues q where q.id = queue_id;
-    perform penstock._burn_ids(cardinality(ids));
     insert into penstock.dedup (queue_id, key, id)
     select queue_id, d.dedup_key, d.id from penstock.dead d
     where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
@@ -65,7 +64,7 @@ begin
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
     )
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
          payload, body, errors)
     select
         queue_id, g.priority,
@@ -80,7 +79,8 @@ begin
         ),
         g.id, case when more_attempts is null then 0 else g.attempts end,
         case when g.attempts + more_attempts > most then g.attempts + more_attempts end,
-        g.large, g.fair, g.published_at, at + (g.expires_at - g.published_at), g.tenant,
+        g.large, g.fair, g.published_at, at + coalesce(g.lifetime, g.expires_at - g.published_at),
+        coalesce(g.lifetime, g.expires_at - g.published_at), g.tenant,
         (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = g.dedup_key and k.id = g.id),
         g.headers, g.payload, g.body, g.errors
     from (
@@ -90,6 +90,7 @@ begin
         from gone x order by x.id
     ) g;
     get diagnostics revived = row_count;
+    perform penstock._burn_ids(revived);
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);
     end if;

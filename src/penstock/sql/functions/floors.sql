@@ -110,8 +110,8 @@ $$;
 comment on function penstock._begin_tenants(int, bigint[]) is
     'Makes a queue give ranks by tenant, when the first message of one comes.';
 
--- Draws ids that no message gets, one for each rank that is handed out to a message which has its id already:
--- so ranks never exceed the id sequence.
+-- Ranks never exceed the id sequence: each rank that is one more than another has an id drawn for it after the other was
+-- looked up, with the queue's lock held. A message that had its id before that needs one more, which nobody gets.
 create or replace function penstock._burn_ids(n bigint) returns void
 language sql
 as $$ select count(nextval('penstock.message_ids')) from generate_series(1, n) $$;

@@ -14,13 +14,14 @@ declare
     floor_ranks bigint[] := penstock._floor(queue_id);
     plain_tops bigint[];
     last_rank bigint;
+    entered boolean;
 begin
-    if floor_ranks is not null then
-        if tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)) then
-            perform penstock._begin_tenants(queue_id, floor_ranks);
-        end if;
-        select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
+    if floor_ranks is not null
+        and (tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)))
+    then
+        perform penstock._begin_tenants(queue_id, floor_ranks);
     end if;
+    select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
     if due_at is not null or due_times is not null then
         insert into penstock.scheduled
             (queue_id, sweep_queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
@@ -73,7 +74,10 @@ begin
             where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
         ) m;
     end if;
-    return found and (
+    entered := found;
+    -- Ids were drawn before the ranks were looked up: see _burn_ids().
+    perform penstock._burn_ids(cardinality(ids));
+    return entered and (
         floor_ranks is null
         or not exists (
             select from (

@@ -153,27 +153,27 @@ begin
         from gone g
     ), buried as (
         insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
              headers, payload, body, errors, last_error)
         select
-            queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, j.reason, at, j.published_at, j.expires_at, j.tenant,
+            queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, j.reason, at, j.published_at, j.expires_at, j.lifetime, j.tenant,
             j.dedup_key, j.headers, j.payload, j.body, j.history, j.history -> -1 ->> 'error'
         from judged j where j.reason is not null
     ), delayed as (
         insert into penstock.scheduled
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers, payload,
              body, errors)
         select
             queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, at + make_interval(secs => j.delay), j.published_at,
-            j.expires_at, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
+            j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
         from judged j where j.reason is null and j.delay > 0
     ), returned as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
              payload, body, errors)
         select
             queue_id, j.priority, coalesce(front_ranks[j.priority + 1], nextval('penstock.message_ids')), j.id, j.attempts, j.attempts_limit,
-            j.large, false, j.published_at, j.expires_at, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
+            j.large, false, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
         from judged j where j.reason is null and j.delay = 0
     )
     select
@@ -232,11 +232,11 @@ begin
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
     )
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
          payload, body, errors)
     select
         queue, g.priority, coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids')), g.id, g.attempts - 1, g.attempts_limit,
-        g.large, false, g.published_at, g.expires_at, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+        g.large, false, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
     from gone g;
     if not found then
         return false;
@@ -266,10 +266,10 @@ begin
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
     )
     insert into penstock.dead as d
-        (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, tenant, dedup_key,
+        (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
          headers, payload, body, errors, last_error)
     select
-        queue, queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.tenant,
+        queue, queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
         g.dedup_key, g.headers, g.payload, g.body, penstock._add_error(g.errors, g.attempts, at, error),
         penstock._add_error(g.errors, g.attempts, at, error) -> -1 ->> 'error'
     from gone g

@@ -33,7 +33,7 @@ begin
     end if;
     select true into found_one
     from penstock.active a
-    where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt <= at
+    where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
     order by a.vt limit 1;
     if found_one is null then
         select true into found_one
@@ -62,7 +62,7 @@ begin
     from (
         select a.id
         from penstock.active a
-        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt <= at
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
         order by a.vt limit most for update skip locked
     ) k;
     if ids is null then
@@ -103,12 +103,11 @@ begin
     floor_ranks := penstock._floor(queue_id);
     select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
     front_ranks := penstock._front(queue_id, floor_ranks, plain_tops is not null);
-    perform penstock._burn_ids(cardinality(ids));
     with gone as (
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     )
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, tenant, dedup_key, headers,
+        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
          payload, body, errors)
     select
         queue_id, g.priority,
@@ -124,7 +123,7 @@ begin
                 nextval('penstock.message_ids')
             )
         end,
-        g.id, g.attempts, g.attempts_limit, g.large, g.fair and g.attempts = 0, g.published_at, g.expires_at, g.tenant, g.dedup_key,
+        g.id, g.attempts, g.attempts_limit, g.large, g.fair and g.attempts = 0, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
         g.headers, g.payload, g.body, g.errors
     from (
         select
@@ -132,6 +131,7 @@ begin
             row_number() over (partition by x.priority, x.tenant order by x.attempts > 0, x.due_at, x.id) as nth
         from gone x order by x.due_at, x.id
     ) g;
+    perform penstock._burn_ids(cardinality(ids));
     return cardinality(ids);
 end
 $$;

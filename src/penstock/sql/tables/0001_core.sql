@@ -91,6 +91,7 @@ create table penstock.ready (
     fair boolean not null,
     published_at timestamptz not null,
     expires_at timestamptz,
+    lifetime interval,
     tenant text collate "C" not null,
     dedup_key text collate "C",
     headers jsonb,
@@ -102,6 +103,8 @@ create index ready_order on penstock.ready (queue_id, priority, rank, id);
 create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where fair;
 create index ready_expiry on penstock.ready (expires_at) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
+comment on column penstock.ready.lifetime is
+    'The time to live of a message that was requeued; of others it is expires_at less published_at.';
 comment on column penstock.ready.fair is
     'Whether the rank was given by tenant. A queue without tenants has no such rows, and does not pay for the index.';
 
@@ -118,6 +121,7 @@ create table penstock.scheduled (
     due_at timestamptz not null,
     published_at timestamptz not null,
     expires_at timestamptz,
+    lifetime interval,
     tenant text collate "C" not null,
     dedup_key text collate "C",
     headers jsonb,
@@ -142,6 +146,7 @@ create table penstock.active (
     claimed_at timestamptz not null,
     published_at timestamptz not null,
     expires_at timestamptz,
+    lifetime interval,
     tenant text collate "C" not null,
     token text collate "C" not null,
     dedup_key text collate "C",
@@ -166,6 +171,7 @@ create table penstock.dead (
     moved_at timestamptz not null,
     published_at timestamptz not null,
     expires_at timestamptz,
+    lifetime interval,
     tenant text collate "C" not null,
     dedup_key text collate "C",
     headers jsonb,

@@ -1,0 +1,116 @@
+"""What the state machine stands on: two queues on a topic and one beside it, and the comparison after every step."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from .compare import check_beside, check_messages, check_statistics
+from .engine import Engine, Snapshot
+from .model import Draft, Message, Model, Queue, Settings
+from .order import check_ranks, take_ranks
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+TOPICS = {"a": "t", "b": "t", "c": None}
+"""Two queues on one topic, and one without."""
+
+queue_names = st.sampled_from(sorted(TOPICS))
+targets = st.sampled_from([("publish", "t"), ("publish", "t"), ("send", "a"), ("send", "b"), ("send", "c")])
+picks = st.integers(0, 7)
+"""Which of the messages that a call could be about: none is excluded beforehand, so that every step does something."""
+tokens = st.sampled_from(["held", "held", "held", "held", "seen", "nobody"])
+consumers = st.sampled_from([None, "anna", "berta"])
+snapshots = st.sampled_from([None, None, None, "repeatable read", "serializable"])
+errors = st.sampled_from([None, "boom", "bang"])
+settings = st.builds(
+    Settings,
+    max_delivery_attempts=st.sampled_from([3, 1, 2, 0]),
+    visibility_timeout_seconds=st.sampled_from([30, 5, 0]),
+    visibility_backoff=st.sampled_from([1.0, 2.0, 1.5]),
+    retry_delays=st.sampled_from([(0,), (10,), (0, 20), (7, 0, 60)]),
+    message_ttl_seconds=st.sampled_from([None, None, None, 40, 300]),
+    retain_completed_seconds=st.sampled_from([86400, 0, 90]),
+    retain_dead_seconds=st.sampled_from([2592000, 120]),
+    notify=st.booleans(),
+)
+drafts = st.builds(
+    Draft,
+    number=st.just(0),
+    priority=st.sampled_from([2, 2, 0, 1, 3]),
+    tenant=st.sampled_from([None, None, "x", "y"]),
+    delay=st.sampled_from([None, None, None, 0, 15, 60]),
+    ttl=st.sampled_from([None, None, 25, 25, 100]),
+    key=st.sampled_from([None, None, None, "k", "l"]),
+    large=st.sampled_from([False, False, False, True]),
+)
+
+
+class Base(RuleBasedStateMachine):
+    """Engine and model, and time, which passes for both."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.model = Model(START)
+        self.number = 0
+        self.seen: dict[tuple[str, int], list[str]] = {}
+        self.may_be_raised: set[str] = set()
+        self.left_behind: set[int] = set()
+        engine.set_time(START)
+        engine.reset()
+        engine.connection.execute("select penstock.create_topic('t')")
+
+    @initialize(a=settings, b=settings, c=settings)
+    def create(self, a: Settings, b: Settings, c: Settings) -> None:
+        for name, chosen in zip(sorted(TOPICS), (a, b, c), strict=True):
+            self._create(name, chosen)
+
+    def _create(self, name: str, chosen: Settings) -> None:
+        queue_id = self.engine.create_queue(name, TOPICS[name], chosen)
+        self.model.queues[name] = Queue(queue_id, name, TOPICS[name], chosen)
+
+    def _pick(self, messages: list[Message], pick: int) -> int:
+        return messages[pick % len(messages)].id if messages else 1_000_000 + pick
+
+    def _bury_expired(self, queue: Queue, snapshot: Snapshot) -> list[Message]:
+        """Whose time to live is over is never delivered; when it goes to the dead letters is the engine's choice."""
+        dead = {
+            row["id"] for row in snapshot.messages if row["queue"] == queue.name and row["state"] == "dead"
+        }
+        waiting = queue.state("ready") + queue.state("scheduled")
+        expired = [m for m in waiting if m.over(self.model.now) and m.id in dead]
+        for message in expired:
+            queue.bury(message, self.model.now, "expired")
+        return expired
+
+    @rule(seconds=st.sampled_from([0.25, 1, 6, 6, 13, 13, 31, 31, 61, 61, 400, 100_000]))
+    def pass_time(self, seconds: float) -> None:
+        self.model.now += timedelta(seconds=seconds)
+        self.engine.set_time(self.model.now)
+
+    @invariant()
+    def same(self) -> None:
+        if not self.model.queues:
+            return
+        snapshot = self.engine.snapshot()
+        take_ranks(self.model, snapshot)
+        self._check_floors(snapshot)
+        check_messages(self.model, snapshot)
+        check_ranks(snapshot)
+        self.left_behind = check_beside(self.model, snapshot)
+        check_statistics(self.model, snapshot)
+        self.model.last_id = snapshot.last_id
+        # No two calls happen at the same time.
+        self.pass_time(0.001)
+
+    def _check_floors(self, snapshot: Snapshot) -> None:
+        """A floor rises when asked to, and never falls; that it is not too high is seen from the ranks."""
+        for queue in self.model.queues.values():
+            floors = snapshot.floors[queue.name]
+            if floors != queue.floors:
+                assert queue.name in self.may_be_raised
+                assert all(new >= old for new, old in zip(floors, queue.floors, strict=True))
+                queue.floors = floors
+        self.may_be_raised = set()
