@@ -375,7 +375,7 @@ MAY_NOT = {
         "select penstock.send_message('q', '1')",
         "select penstock.requeue_dlq_messages('q')",
         "select penstock.purge_queue('q')",
-        "select penstock._raise_floor(1)",
+        "select penstock._raise_floor(1, false)",
     ],
     "penstock_viewer": [
         "select penstock.send_message('q', '1')",

@@ -14,6 +14,7 @@ LATE = "10 minutes"
 
 TOPIC = "orders"
 EXCLUSIVE = "exclusive"
+WORKER = "w"
 QUEUES = ("billing", "stock", EXCLUSIVE)
 
 
@@ -53,7 +54,7 @@ class Stock:
 
 
 def put_in_stock(session: Session) -> Stock:
-    """Topic and queues anew, with messages of each state in each, some with dedup keys, some with large payloads."""
+    """Topic and queues anew, with messages of each state in each: some with dedup keys, some large."""
     if session.run("select 1 from penstock.topics where name = %s", TOPIC):
         session.rows("delete_topic", TOPIC)
     session.value("create_topic", TOPIC)
@@ -88,24 +89,24 @@ def publish(session: Session, n: int, **options: Any) -> list[int]:
 
 def take(session: Session, ids: list[int], **options: Any) -> None:
     for queue in QUEUES:
-        claimed = session.claim(queue, len(ids), consumer_token="w", **options)
+        claimed = session.claim(queue, len(ids), consumer_token=WORKER, **options)
         assert {c.id for c in claimed} <= set(ids)
 
 
 def settle(session: Session, function: str, ids: Any) -> None:
     for message in ids:
         for queue in QUEUES:
-            session.value(function, queue, message, "w")
+            session.value(function, queue, message, WORKER)
 
 
 def all_calls(stock: Stock) -> list[Call]:
-    """Each call, aimed at the same queue and the same messages; where it does several things, once for each."""
+    """Each call, aimed at the same queue and messages; where it does several things, once for each."""
     queue, other, _ = QUEUES
     keys = (("dedup_keys", ["dead D", "dead a", "dead c"]),)
     held = [*stock.active, *stock.expired]
-    tokens = ["w"] * len(held)
-    mixed = ["w", "v"] * (len(held) // 2)
-    message, token = stock.active[2], "w"
+    tokens = [WORKER] * len(held)
+    mixed = [WORKER, "v"] * (len(held) // 2)
+    message, token = stock.active[2], WORKER
     settings = tuple(SETTINGS.items())
     return [
         Call("send", "send_messages", (queue, "{1,2,3}")),

@@ -1,6 +1,6 @@
 """Specs: the sessions of a test, with what must hold checked at its end.
 
-They share one database a server, emptied before each: a database for each test would take longer than the test.
+They share one database a server, emptied before each: one for each would take longer than the test.
 """
 
 from collections.abc import Iterator
@@ -24,15 +24,16 @@ begin
     loop
         execute format('drop table penstock.%I', relation);
     end loop;
-    foreach relation in array '{ready,scheduled,active,dead,done,dedup,payloads,payload_references,payload_orphans,
-        floors,queues,topics}'::name[]
+    foreach relation in array '{ready,scheduled,active,dead,done,dedup,payloads,payload_references,
+        payload_orphans,floors,queues,topics}'::name[]
     loop
         execute format('delete from penstock.%I', relation);
     end loop;
     update penstock.upkeep set done_at = '-infinity';
 end
 $$;
-create or replace function penstock.clock() returns timestamptz language sql volatile as 'select clock_timestamp()';
+create or replace function penstock.clock() returns timestamptz language sql volatile
+as 'select clock_timestamp()';
 """
 
 

@@ -52,7 +52,9 @@ union all
 select 'message without its dedup key: ' || to_jsonb(m)::text
 from unfinished m
 where m.dedup_key is not null
-    and not exists (select from penstock.dedup d where (m.queue_id, m.id, m.dedup_key) = (d.queue_id, d.id, d.key))
+    and not exists (
+        select from penstock.dedup d where (m.queue_id, m.id, m.dedup_key) = (d.queue_id, d.id, d.key)
+    )
 union all
 select 'message without its payload: ' || to_jsonb(m)::text
 from kept m

@@ -1,4 +1,4 @@
-"""Functions of the schema changed in a test's own database: with a fault in them, or with a place to stop at."""
+"""Functions of the schema changed in a test's own database: with a fault, or with a place to stop at."""
 
 from typing import Any
 
@@ -16,13 +16,15 @@ end
 $$
 """
 CLOSE_GATE = f"select pg_advisory_lock({GATES}, %s)"
+DEFINITION = """
+select pg_get_functiondef(oid) from pg_proc where pronamespace = 'penstock'::regnamespace and proname = %s
+"""
 OPEN_GATE = f"select pg_advisory_unlock({GATES}, %s)"
 
 
 def rewrite(connection: psycopg.Connection[Any], function: str, old: str, new: str) -> None:
     """Replaces a piece of a function's text that occurs in it once."""
-    query = "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'penstock'::regnamespace and proname = %s"
-    ((definition,),) = connection.execute(query, (function,)).fetchall()
+    ((definition,),) = connection.execute(DEFINITION, (function,)).fetchall()
     assert definition.count(old) == 1, f"{function} reads otherwise now: find another place than {old!r}"
     connection.execute(definition.replace(old, new))
 

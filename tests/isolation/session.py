@@ -1,7 +1,7 @@
 """Sessions whose steps a test interleaves by hand, as PostgreSQL's isolation tester does.
 
-A step runs in the thread of its session. It has settled when it is done, or when it waits for a lock of another
-session: that is what a test waits for, never for time to pass.
+A step runs in the thread of its session. It has settled when it is done, or when it waits for a lock of
+another session: that is what a test waits for, never for time to pass.
 """
 
 import time
@@ -27,7 +27,8 @@ WAITS = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
 # Its body is inlined, as the original's is: a session moves its own time by a setting.
 MOVABLE_CLOCK = """
 create or replace function penstock.clock() returns timestamptz language sql volatile as $$
-    select clock_timestamp() + coalesce(nullif(current_setting('penstock.clock_offset', true), ''), '0')::interval
+    select clock_timestamp()
+        + coalesce(nullif(current_setting('penstock.clock_offset', true), ''), '0')::interval
 $$
 """
 
@@ -64,7 +65,7 @@ class Step:
         return self
 
     def passes(self) -> list[Row]:
-        """Its rows, when it had to wait for nobody, or not for longer than a lock_timeout of the schema's own."""
+        """Its rows, when it waited for nobody, or not for longer than a lock_timeout of the schema."""
         waiting_since: float | None = None
         while not self._outcome.done():
             if self.settle():
@@ -113,7 +114,7 @@ class Session:
         return self._step(statement, parameters, outcome)
 
     def attempt(self, statement: str | Composed, /, *parameters: Any, offset: str = "0") -> Step:
-        """Starts a statement in a transaction of its own, at a time, that is rolled back as soon as it is done."""
+        """Starts a statement, at a time, in a transaction that is rolled back as soon as it is done."""
         outcome = self._thread.submit(self._attempt, statement, parameters, offset)
         return self._step(statement, parameters, outcome)
 

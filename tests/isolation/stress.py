@@ -1,4 +1,4 @@
-"""Publishers of every kind, consumers that do everything a consumer may do, and a floor that is raised as often as possible.
+"""Publishers of every kind, consumers that do all they may, and a floor raised as often as possible.
 
 What publishers committed and what consumers acked is written down here, outside of the database.
 """
@@ -33,7 +33,10 @@ SEND_DELAYED = (
     " deliver_after => penstock.clock() + interval '20 milliseconds')"
 )
 PUBLISH = "select * from penstock.publish_messages(%s, %s, tenant => %s, priority => %s)"
-CLAIM = "select message_id, consumer_token from penstock.consume_messages_batch(%s, vt_seconds => %s, batch_size => %s)"
+CLAIM = """
+select message_id, consumer_token
+from penstock.consume_messages_batch(%s, vt_seconds => %s, batch_size => %s)
+"""
 ACK = "select * from penstock.ack_messages(%s, %s, %s)"
 UNFINISHED = """
 select count(*) from (
@@ -68,7 +71,7 @@ class Stress:
         self.record = Record()
 
     def run(self, seconds: float) -> Record:
-        """For so many seconds, or until something that must hold does not; then until all messages are acked."""
+        """For so many seconds, or until something does not hold; then until all messages are acked."""
         owner = self._connect()
         owner.execute("select penstock.create_topic(%s)", (TOPIC,))
         for queue in QUEUES:

@@ -1,11 +1,10 @@
 """No pair of calls can wait for each other.
 
-Each call runs in a transaction of its own, with a deadlock_timeout so short that a cycle shows at once, be it one
-that a lock_timeout would have ended a moment later.
+Each call runs in a transaction of its own, with a deadlock_timeout so short that a cycle shows at once, be it
+one that a lock_timeout would have ended a moment later.
 """
 
 import itertools
-from collections import Counter
 import os
 import random
 import time
@@ -30,7 +29,7 @@ STATES = ("ready", "scheduled", "active", "dead", "done")
 
 
 def holds(stock: Stock) -> dict[str, str]:
-    """Where somebody else is in the middle of something: a message, a key, a payload, a day, a topic, a queue."""
+    """Where somebody else is in the middle of something: a message, a key, a payload, a day, a queue."""
     states = (stock.ready, stock.scheduled, stock.active, stock.expired, stock.dead, stock.done)
     middle = [ids[2] for ids in states]
     large = [ids[0] for ids in states]
@@ -38,7 +37,8 @@ def holds(stock: Stock) -> dict[str, str]:
         **{t: f"select 1 from penstock.{t} where id = any (array{middle}) for update" for t in STATES},
         "key being taken": "insert into penstock.dedup select id, 'dead c', 0 from penstock.queues",
         "key being freed": f"select 1 from penstock.dedup where id = any (array{middle}) for update",
-        "reference": f"select 1 from penstock.payload_references where payload_id = any (array{large}) for update",
+        "reference": "select 1 from penstock.payload_references"
+        f" where payload_id = any (array{large}) for update",
         "payload": f"select 1 from penstock.payloads where id = any (array{large}) for update",
         "ledger": "select 1 from penstock.floors for update",
         "upkeep": "select 1 from penstock.upkeep for update",
@@ -131,7 +131,6 @@ def test_no_deadlock_in_a_crowd(connect18: Connect) -> None:
             made = [(session, random.choice(calls)) for _ in range(15) for session in sessions]
             steps = [(name.name, in_turn(session, name)) for session, name in made]
             unexpected += [(name, step.error()) for name, step in steps if step.error() not in EXPECTED]
-    print(Counter(unexpected))
     assert unexpected == []
     assert broken(connect18()) == []
 
@@ -258,7 +257,7 @@ def linguistic(server: Server) -> Iterator[Spec]:
 
 
 def test_requeue_x_publish_where_text_is_sorted_otherwise(linguistic: Spec) -> None:
-    """Dedup keys are taken in the order of their bytes by everybody, whatever the collation of the database."""
+    """Everybody takes dedup keys in the order of their bytes, whatever the collation of the database."""
     holder, a, b = linguistic.session(), impatient(linguistic.session()), impatient(linguistic.session())
     keys = ["a", "B", "c", "D"]
     holder.value("create_queue", "q", max_delivery_attempts=1)

@@ -61,7 +61,7 @@ def test_topic_x_one_of_its_queues(spec: Spec, setup: Session) -> None:
 
 
 def test_batches_with_keys_in_opposite_orders(spec: Spec, setup: Session) -> None:
-    """Keys are taken in one order whatever that of the batch, so the second waits, and no deadlock comes of it."""
+    """Keys are taken in one order whatever that of the batch: the second waits, and there is no deadlock."""
     a, b = spec.sessions(2)
     a.begin()
     ids = [row[0] for row in a.rows("send_messages", "one", "{1,2,3}", dedup_keys=["x", "y", "z"])]

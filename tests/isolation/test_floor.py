@@ -1,7 +1,7 @@
 """No message ends up below the floor: each way that was thought of, with the interleaving forced.
 
-A queue's floor is raised to its first living message, or to the last id. What enters must come in at or above it,
-even where it began before the floor rose, or cannot see it. That holds is checked at the end of each spec.
+A queue's floor is raised to its first living message, or to the last id. What enters must come in at or above
+it, even where it began before the floor rose, or cannot see it. That is checked at the end of each spec.
 """
 
 from collections.abc import Iterator
@@ -273,7 +273,7 @@ def test_rolled_back_claim_x_raise_floor(spec: Spec, end: str) -> None:
 
 
 def test_claim_x_raise_floor(spec: Spec) -> None:
-    """A claim never waits for a floor being raised, and the floor rises past what was claimed at commit only."""
+    """A claim never waits for a floor being raised; the floor passes what was claimed only after commit."""
     a, b = queues(spec), spec.session()
     ids = a.send("q", 4)
     a.value("raise_floor", "q")
@@ -327,7 +327,7 @@ def test_raise_floor_and_publish_in_one_transaction(spec: Spec) -> None:
 def test_ranks_never_exceed_the_ids(spec: Spec, isolation: Isolation, late: str) -> None:
     """Ids that were drawn early leave no room above the rank that another took from a later id.
 
-    Else the floor follows such a rank beyond the ids, and the next fresh id that serves as a rank is below it.
+    Else the floor follows such a rank beyond the ids, and the next fresh id that serves as a rank is below.
     """
     a, b, c = queues(spec), spec.session(), spec.session()
     a.run("update penstock.queues set max_delivery_attempts = 1 where name = 'q'")

@@ -1,4 +1,4 @@
-"""The floor, raised as often as possible under a load of every kind: nothing is lost, and nothing is acked twice."""
+"""The floor, raised as often as possible under a load of every kind: nothing is lost, nothing acked twice."""
 
 import os
 

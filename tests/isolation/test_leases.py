@@ -4,6 +4,8 @@ import pytest
 
 from tests.isolation.session import Claim, Session, Spec
 
+WORKER = "w"
+
 
 @pytest.fixture
 def held(spec: Spec) -> Claim:
@@ -179,10 +181,10 @@ def test_ack_x_ack_of_batches_that_overlap(spec: Spec) -> None:
     a, b = spec.sessions(2)
     a.value("create_queue", "q")
     a.send("q", 4)
-    one, two, three, four = a.claim("q", consumer_token="w")
+    one, two, three, four = a.claim("q", consumer_token=WORKER)
     a.begin()
     assert a.ack("q", two, one) == [one.id, two.id]
-    both = b.waits("ack_messages", "q", [c.id for c in (four, three, two)], ["w"] * 3)
+    both = b.waits("ack_messages", "q", [c.id for c in (four, three, two)], [WORKER] * 3)
     a.commit()
     assert sorted(both.rows()) == [(three.id,), (four.id,)]
 
@@ -232,7 +234,7 @@ def test_claim_x_purge(spec: Spec) -> None:
 
 
 def test_purge_x_nack(spec: Spec, held: Claim) -> None:
-    """A message that goes back to ready while a purge waits for it is purged, or was not there to be nacked."""
+    """A message that goes back to ready while a purge waits for it is purged as well."""
     a, b = spec.sessions(2)
     a.begin()
     assert a.value("nack_message", "q", held.id, held.token, delay_seconds=0) is True

@@ -1,5 +1,7 @@
 """Maintenance, from however many processes, beside everybody else."""
 
+from typing import Any
+
 import pytest
 
 from tests.isolation.session import Session, Spec
@@ -13,7 +15,7 @@ def late(spec: Spec) -> Session:
     return session
 
 
-def delayed_message(spec: Spec, **options: str) -> int:
+def delayed_message(spec: Spec, **options: Any) -> int:
     """A message of queue q that is due in half a minute."""
     spec.movable_clock()
     setup = spec.session()
@@ -131,7 +133,7 @@ def test_claim_x_time_to_live(spec: Spec) -> None:
 
 
 def test_ack_x_new_days(spec: Spec) -> None:
-    """Partitions are added and dropped in a moment when nobody acks: maintenance does not wait for an open ack."""
+    """Days are added and dropped in a moment when nobody acks: maintenance does not wait for an open ack."""
     a, b = spec.sessions(2)
     a.value("create_queue", "q")
     a.send("q", 2)

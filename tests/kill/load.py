@@ -10,6 +10,8 @@ from typing import Any
 
 import psycopg
 
+from tests.isolation.session import MOVABLE_CLOCK
+
 Connection = psycopg.Connection[Any]
 Job = Callable[[Connection], None]
 
@@ -25,13 +27,6 @@ from penstock.consume_messages_batch(%s, vt_seconds => %s, batch_size => %s)
 ACK = "select * from penstock.ack_messages(%s, %s, %s)"
 NACK = "select penstock.nack_message(%s, %s, %s, 0)"
 
-# Tests end all leases at once by moving a session's clock, not by waiting.
-MOVABLE_CLOCK = """
-create or replace function penstock.clock() returns timestamptz language sql volatile as $$
-    select clock_timestamp() + coalesce(nullif(current_setting('penstock.clock_offset', true), ''), '0')::interval
-$$
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
@@ -46,7 +41,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class Record:
-    """What the clients were told. Where a connection died before the answer came, it may have happened or not."""
+    """What the clients were told. Where a connection died before the answer came, nobody knows."""
 
     committed: set[int] = field(default_factory=set)
     maybe_committed: set[int] = field(default_factory=set)
@@ -84,6 +79,16 @@ class Load:
             self._over.set()
             for thread in threads:
                 thread.join()
+
+    def progress(self, *, sent: int = 0, acked: int = 0, deaths: int = 0) -> Callable[[Record], bool]:
+        """That so much more than now has happened."""
+        now = (len(self.record.committed), len(self.record.acked), self.record.deaths)
+
+        def done(record: Record) -> bool:
+            then = (len(record.committed), len(record.acked), record.deaths)
+            return all(b >= a + n for a, b, n in zip(now, then, (sent, acked, deaths), strict=True))
+
+        return done
 
     def wait_for(self, done: Callable[[Record], bool]) -> None:
         with self._news:
@@ -135,7 +140,7 @@ class Load:
             case 0 | 1 | 2:
                 self._consume_in_one_transaction(connection)
             case 3:
-                # A consumer that is never heard of again: its messages come back when their leases have run out.
+                # A consumer that is never heard of again: its messages come back when their leases end.
                 self._claim(connection)
             case 4:
                 for delivery in self._claim(connection):

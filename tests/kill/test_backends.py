@@ -22,12 +22,12 @@ def test_backends_are_terminated(database18: str, connect18: Connect) -> None:
     load.prepare()
     killer = connect18()
     with load.running():
-        for n in range(1, KILLS + 1):
-            # Each kill waits for the last one's victim to be missed, and for the load to get somewhere.
-            sent, acked = len(load.record.committed), len(load.record.acked)
-            load.wait_for(lambda r, sent=sent, acked=acked: len(r.committed) > sent and len(r.acked) > acked)
+        for _ in range(KILLS):
+            # Until the last victim was missed, and the load got somewhere.
+            load.wait_for(load.progress(sent=1, acked=1))
+            death = load.progress(deaths=1)
             killer.execute(TERMINATE)
-            load.wait_for(lambda r, n=n: r.deaths >= n)
+            load.wait_for(death)
     load.drain()
     assert load.record.deaths >= KILLS
     assert load.record.failures == []

@@ -22,10 +22,7 @@ def test_the_server_is_stopped_at_once() -> None:
         load.prepare()
         with load.running():
             for _ in range(CRASHES):
-                sent, acked = len(load.record.committed), len(load.record.acked)
-                load.wait_for(
-                    lambda r, s=sent, a=acked: len(r.committed) > s + 300 and len(r.acked) > a + 300
-                )
+                load.wait_for(load.progress(sent=300, acked=300))
                 server.stop("immediate")
                 server.start()
         load.drain()

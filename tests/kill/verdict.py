@@ -1,10 +1,9 @@
-"""What a record of clients and the database say together: nothing lost, nothing delivered twice without a reason."""
+"""What clients and database say together: nothing lost, nothing delivered twice without a reason."""
 
 from collections import Counter, defaultdict
 from itertools import pairwise
 
 from tests.kill.load import Delivery, Record
-
 
 DONE = "select id, token from penstock.done"
 

@@ -23,7 +23,7 @@ PAYLOADS: Indexes = {"payloads": {"payloads_pkey"}}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, of ten messages where it can be; held are ids leased to "me" in kept, lean are those in lean."""
+    """A call, of ten messages where it can be; "me" holds the ids held in kept, and lean in lean."""
 
     name: str
     sql: str
@@ -53,7 +53,7 @@ CALLS = [
     ),
     Call(
         "send delayed",
-        f"select penstock.send_messages('kept', {TEN}, deliver_after => clock_timestamp() + interval '1 hour')",
+        f"select penstock.send_messages('kept', {TEN}, deliver_after => now() + interval '1 hour')",
         180,
         ORDER,
     ),

@@ -120,7 +120,8 @@ class Dataset:
             self._connection.execute(f"delete from penstock.{table}")
         for table in ("active", "scheduled"):
             self._connection.execute(
-                f"delete from penstock.{table} where queue_id <> (select id from penstock.queues where name = 'late')"
+                f"""delete from penstock.{table}
+                where queue_id <> (select id from penstock.queues where name = 'late')"""
             )
         self.raise_floors()
 

@@ -1,4 +1,4 @@
-"""What the state machine stands on: two queues on a topic and one beside it, and the comparison after every step."""
+"""What the state machine stands on: two queues on a topic, one beside it, and the comparison of each step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPICS = {"a": "t", "b": "t", "c": None}
 queue_names = st.sampled_from(sorted(TOPICS))
 targets = st.sampled_from([("publish", "t"), ("publish", "t"), ("send", "a"), ("send", "b"), ("send", "c")])
 picks = st.integers(0, 7)
-"""Which of the messages that a call could be about: none is excluded beforehand, so that every step does something."""
+"""Which of the messages that a call could be about."""
 tokens = st.sampled_from(["held", "held", "held", "held", "seen", "nobody"])
 consumers = st.sampled_from([None, "anna", "berta"])
 snapshots = st.sampled_from([None, None, None, "repeatable read", "serializable"])
@@ -75,7 +75,7 @@ class Base(RuleBasedStateMachine):
         return messages[pick % len(messages)].id if messages else 1_000_000 + pick
 
     def _bury_expired(self, queue: Queue, snapshot: Snapshot) -> list[Message]:
-        """Whose time to live is over is never delivered; when it goes to the dead letters is the engine's choice."""
+        """What is over is never delivered; when it goes to the dead letters is the engine's choice."""
         dead = {
             row["id"] for row in snapshot.messages if row["queue"] == queue.name and row["state"] == "dead"
         }

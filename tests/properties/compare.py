@@ -87,7 +87,7 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
 
 
 def check_beside(model: Model, snapshot: Snapshot) -> set[int]:
-    """Keys and payloads are there for unfinished messages, and for no others but what maintain() will remove: that."""
+    """Keys and payloads are there for unfinished messages. Returns payloads that maintain() is to remove."""
     assert snapshot.strays == [], "rows of a queue that does not exist"
     assert snapshot.keys == {q.name: q.keys for q in model.queues.values()}
     needed = {

@@ -29,8 +29,10 @@ class Consuming(Publishing):
     """What consumers do."""
 
     def _queue(self, name: str, *states: str) -> Queue:
-        """The queue of that name, or another one, with something in one of these states, so that every step does
-        something; where there is none, the step that leads there comes first."""
+        """The queue of that name, or another one, with something in one of these states.
+
+        Where there is none, the step that leads there comes first, so that most steps do something.
+        """
         queues = [self.model.queues[name], *self.model.queues.values()]
         for prepared in (False, True):
             for queue in queues:
@@ -50,7 +52,7 @@ class Consuming(Publishing):
         self.same()
 
     def _leased(self, queue: Queue, pick: int, whose: str) -> tuple[int, str]:
-        """A leased message and the token to name with it: its own, one it was leased to before, or a wrong one."""
+        """A leased message, and a token: its own, one that it was leased to before, or a wrong one."""
         message_id = self._pick(queue.state("active"), pick)
         message = queue.messages.get(message_id)
         if message is None or message.token is None or whose == "nobody":
@@ -151,7 +153,7 @@ class Consuming(Publishing):
         level=snapshots,
     )
     def nack(
-        self, name: str, pick: int, whose: str, delay: int | None, error: str | None, level: str | None
+        self, name: str, pick: int, whose: str, *, delay: int | None, error: str | None, level: str | None
     ) -> None:
         queue = self._queue(name, "active")
         message_id, token = self._leased(queue, pick, whose)

@@ -1,4 +1,4 @@
-"""The engine as the state machine drives it: each call as SQL, and everything that is in the tables at once."""
+"""The engine as the state machine drives it: each call as SQL, and all that is in the tables at once."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ MESSAGES = """
 select q.name as queue, m.*
 from penstock.queues q
 join (
-    select 'ready' as state, queue_id, id, priority, rank, attempts, attempts_limit, large, published_at, expires_at, tenant,
-        dedup_key, payload, errors, null::timestamptz as due_at, null::timestamptz as vt, null::text as token,
-        null::timestamptz as claimed_at, null::text as reason, null::timestamptz as moved_at, null::text as last_error,
-        null::timestamptz as completed_at, null::jsonb as result
+    select 'ready' as state, queue_id, id, priority, rank, attempts, attempts_limit, large, published_at,
+        expires_at, tenant, dedup_key, payload, errors, null::timestamptz as due_at, null::timestamptz as vt,
+        null::text as token, null::timestamptz as claimed_at, null::text as reason,
+        null::timestamptz as moved_at, null::text as last_error, null::timestamptz as completed_at,
+        null::jsonb as result
     from penstock.ready
     union all
-    select 'scheduled', queue_id, id, priority, null, attempts, attempts_limit, large, published_at, expires_at, tenant,
-        dedup_key, payload, errors, due_at, null, null, null, null, null, null, null, null
+    select 'scheduled', queue_id, id, priority, null, attempts, attempts_limit, large, published_at,
+        expires_at, tenant, dedup_key, payload, errors, due_at, null, null, null, null, null, null, null, null
     from penstock.scheduled
     union all
-    select 'active', queue_id, id, priority, null, attempts, attempts_limit, large, published_at, expires_at, tenant,
-        dedup_key, payload, errors, null, vt, token, claimed_at, null, null, null, null, null
+    select 'active', queue_id, id, priority, null, attempts, attempts_limit, large, published_at,
+        expires_at, tenant, dedup_key, payload, errors, null, vt, token, claimed_at, null, null, null,
+        null, null
     from penstock.active
     union all
-    select 'dead', queue_id, id, priority, null, attempts, attempts_limit, large, published_at, expires_at, tenant,
-        dedup_key, payload, errors, null, null, null, null, reason, moved_at, last_error, null, null
+    select 'dead', queue_id, id, priority, null, attempts, attempts_limit, large, published_at,
+        expires_at, tenant, dedup_key, payload, errors, null, null, null, null, reason, moved_at,
+        last_error, null, null
     from penstock.dead
     union all
     select 'done', queue_id, id, priority, null, attempts, null, null, published_at, null, tenant,
@@ -58,7 +61,8 @@ select
             select queue_id from penstock.ready union all select queue_id from penstock.scheduled
             union all select queue_id from penstock.active union all select queue_id from penstock.dead
             union all select queue_id from penstock.done union all select queue_id from penstock.dedup
-            union all select queue_id from penstock.payload_references union all select queue_id from penstock.floors
+            union all select queue_id from penstock.payload_references
+            union all select queue_id from penstock.floors
         ) s where s.queue_id not in (select id from penstock.queues)
     ) as strays,
     (select case when is_called then last_value else 0 end from penstock.message_ids) as last_id,
@@ -76,7 +80,8 @@ select
     array(select p.payload_id from penstock.payload_orphans p) as orphans,
     (
         select jsonb_object_agg(q.name, array(
-            select p.payload_id from penstock.payload_references p where p.queue_id = q.id order by p.payload_id
+            select p.payload_id from penstock.payload_references p
+            where p.queue_id = q.id order by p.payload_id
         )) from penstock.queues q
     ) as payload_references
 """
@@ -177,8 +182,9 @@ class Engine:
     def create_queue(self, name: str, topic: str | None, settings: Settings) -> int:
         queue_id: int = self.one(
             """select penstock.create_queue(
-                %(name)s, %(topic)s, max_delivery_attempts => %(attempts)s, visibility_timeout_seconds => %(vt)s,
-                visibility_backoff => %(backoff)s, retry_delays => %(delays)s::int[], message_ttl_seconds => %(ttl)s,
+                %(name)s, %(topic)s, max_delivery_attempts => %(attempts)s,
+                visibility_timeout_seconds => %(vt)s, visibility_backoff => %(backoff)s,
+                retry_delays => %(delays)s::int[], message_ttl_seconds => %(ttl)s,
                 retain_completed_seconds => %(done)s, retain_dead_seconds => %(dead)s, notify => %(notify)s
             )""",
             {
@@ -242,7 +248,8 @@ class Engine:
         first = drafts[0]
         return self.column(
             f"""select penstock.{verb}_messages(
-                %s, %s::jsonb[], deliver_after => %s, priority => %s, tenant => %s, ttl_seconds => %s, dedup_key => %s
+                %s, %s::jsonb[], deliver_after => %s, priority => %s, tenant => %s, ttl_seconds => %s,
+                dedup_key => %s
             )""",
             [
                 target,
@@ -259,8 +266,8 @@ class Engine:
         """publish_messages or send_messages, with options for each."""
         return self.column(
             f"""select penstock.{verb}_messages(
-                %s, %s::jsonb[], deliver_afters => %s::timestamptz[], priorities => %s::int[], tenants => %s::text[],
-                ttls => %s::int[], dedup_keys => %s::text[]
+                %s, %s::jsonb[], deliver_afters => %s::timestamptz[], priorities => %s::int[],
+                tenants => %s::text[], ttls => %s::int[], dedup_keys => %s::text[]
             )""",
             [
                 target,

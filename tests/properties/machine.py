@@ -15,7 +15,7 @@ from .model import Message, Queue, Settings
 
 
 class QueueMachine(Consuming):
-    """Drives both, and compares them after every step: here what the engine does by itself, and what admins do."""
+    """Drives both, and compares them after every step; here: maintenance, and what admins do."""
 
     @rule()
     def maintain(self) -> None:
@@ -42,7 +42,7 @@ class QueueMachine(Consuming):
         self.may_be_raised = raised
 
     def _forget_what_was_kept_for_long_enough(self, snapshot: Snapshot) -> Counter[tuple[str, str]]:
-        """Retention is looked after once a minute or so: what is gone may be, what is not may stay for a while."""
+        """Retention is looked after once a minute or so: what is not gone yet may stay for a while."""
         present = {(row["queue"], row["id"]) for row in snapshot.messages}
         removed: Counter[tuple[str, str]] = Counter()
         for queue in self.model.queues.values():
@@ -56,7 +56,7 @@ class QueueMachine(Consuming):
 
     @rule()
     def settle_down(self) -> None:
-        """Where maintain() is called now and then, nothing that is due stays undone for more than a few minutes."""
+        """Where maintain() is called now and then, nothing that is due stays undone for some minutes."""
         left_behind = self.left_behind
         for _ in range(3):
             self.pass_time(61)
@@ -99,8 +99,8 @@ class QueueMachine(Consuming):
             [m for m in dead if ids is None or m.id in ids],
             None,
             level,
-            "select penstock.requeue_dlq_messages(%s, %s::bigint[])",
-            [queue.name, ids],
+            call="select penstock.requeue_dlq_messages(%s, %s::bigint[])",
+            params=[queue.name, ids],
         )
 
     @rule(name=queue_names, attempts=st.integers(1, 3), level=snapshots)
@@ -108,7 +108,12 @@ class QueueMachine(Consuming):
         queue = self._queue(name, "dead")
         dead = [m for m in queue.state("dead") if m.reason in ("expired", "no_attempts_left")]
         self._revive(
-            queue, dead, attempts, level, "select penstock.add_retries(%s, %s)", [queue.name, attempts]
+            queue,
+            dead,
+            attempts,
+            level,
+            call="select penstock.add_retries(%s, %s)",
+            params=[queue.name, attempts],
         )
 
     def _revive(
@@ -117,6 +122,7 @@ class QueueMachine(Consuming):
         dead: list[Message],
         more: int | None,
         level: str | None,
+        *,
         call: str,
         params: list[Any],
     ) -> None:
@@ -173,7 +179,7 @@ class QueueMachine(Consuming):
 
     @rule(name=queue_names, pick=picks, page_size=st.sampled_from([1, 3, 100]))
     def look(self, name: str, pick: int, page_size: int) -> None:
-        """Lists, page by page, and one message; the order of a list of what is ready is the order of delivery."""
+        """Lists, page by page, and one message; what is ready is listed in the order of delivery."""
         queue = self.model.queues[name]
         listed: list[tuple[int, str]] = []
         cursor = None

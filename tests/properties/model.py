@@ -1,8 +1,8 @@
-"""The engine as a plain Python model: dictionaries instead of tables, DESIGN sections 2, 3 and 5 instead of SQL.
+"""The engine as a plain Python model: dictionaries for tables, DESIGN sections 2, 3 and 5 for SQL.
 
-It knows nothing of locks, plans or batches of maintenance. What it takes from outside are the ranks, since which one a
-message gets is the engine's business as long as it keeps the promises about their order (see order.py), the floors,
-since raising them is, and the last id, since ids are drawn for ranks too.
+It knows nothing of locks, plans or batches of maintenance. It takes from outside: the ranks, since which one
+a message gets is the engine's business as long as it keeps the promises about order (order.py); the floors,
+since raising them is; and the last id, since ids are drawn for ranks too.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Message:
     entered_as: str = ""
     """How it came into ready: see Entry."""
     late_since: datetime | None = None
-    """Since when it waits although its time to live was over before: maintain() may need a minute to see it."""
+    """Since when it waits although its time to live is over: maintain() may need a minute to see it."""
 
     def over(self, at: datetime) -> bool:
         return self.expires_at is not None and self.expires_at <= at
@@ -89,8 +89,8 @@ class Message:
 class Entry:
     """A message that came into ready in this step, and how.
 
-    new: behind what its tenant has waiting; back: in front; under a snapshot that cannot see the floor the rank is a
-    fresh id, for what is new (fresh) and for what comes back, which then may be anywhere.
+    new: behind what its tenant has waiting; back: in front. Under a snapshot that cannot see the floor the
+    rank is a fresh id, for what is new (fresh) and for what comes back, which then may be anywhere.
     """
 
     message: Message
@@ -110,7 +110,7 @@ class Queue:
     messages: dict[int, Message] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
-    """What came into ready since ranks were last looked at, in the order in which a tenant's messages belong."""
+    """What came into ready since ranks were last looked at, a tenant's messages in their order."""
 
     def state(self, state: str) -> list[Message]:
         """The messages in a state, by id."""
@@ -197,7 +197,7 @@ class Queue:
 
 
 def check_choice(entries: Sequence[Entry], chosen: Sequence[Entry], most: int) -> None:
-    """A claim among messages that came in just now: as many as there are, the most urgent, a tenant's in order."""
+    """A claim of what came in just now: as many as there are, the most urgent, a tenant's in order."""
     assert len(chosen) == min(most, len(entries)), "too few, or others than came in"
     left = [e for e in entries if e not in chosen]
     urgency = [e.message.priority for e in chosen]
@@ -265,7 +265,7 @@ class Model:
     ) -> list[Message]:
         """The most urgent first, then by rank; where that is too little, sweep once and look again.
 
-        The order of what the sweep brought in is the engine's choice, within limits: second is what it chose from there.
+        The order of what the sweep brought in is the engine's choice, within limits: second is what it chose.
         """
         if queue.paused:
             return []
@@ -382,7 +382,7 @@ class Model:
         return len(purged)
 
     def maintain(self) -> Counter[tuple[str, str]]:
-        """What is due, except for floors and retention; what is late may be seen later and counts for nothing here."""
+        """What is due, except for floors and retention; what is late may be seen later: not counted."""
         did: Counter[tuple[str, str]] = Counter()
         for queue in self.queues.values():
             for message in queue.state("ready") + queue.state("scheduled"):

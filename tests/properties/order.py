@@ -1,9 +1,9 @@
 """The promises about order: who waits behind whom, whatever the ranks are.
 
-Within a tenant the oldest is first. A message that comes back is put in front, and no later one of its tenant gets
-before it. A tenant that has nothing waiting is among the first to be served, however much others have. Where a
-transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing can be before it that
-was there, and what comes back has no better place.
+Within a tenant the oldest is first. A message that comes back is put in front, and no later one of its tenant
+gets before it. A tenant that has nothing waiting is among the first to be served, however much others have.
+Where a transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing that
+was there can be behind it, and what comes back has no better place.
 """
 
 from __future__ import annotations

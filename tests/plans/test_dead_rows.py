@@ -1,0 +1,91 @@
+"""While an old snapshot holds back vacuum, no call walks over the rows that were deleted meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from ..conftest import Connect
+from .calls import CALLS, Call, check
+from .observed import Session
+
+DEAD_ROWS = 20_000
+BATCH = 100
+
+# They count, so they read what they count: but only the living.
+COUNTING = [
+    Call("statistics", "select * from penstock.get_queue_statistics('lean')", 100, rows=None),
+    Call("list", "select * from penstock.list_messages('lean', 'ready')", 100, rows=None),
+]
+
+
+@pytest.fixture
+def turned_over(connect18: Connect) -> Iterator[psycopg.Connection[Any]]:
+    """Queues through which 20,000 messages went while somebody looked at an old state of the database."""
+    sql = connect18()
+    sql.execute("select penstock.create_topic('t')")
+    sql.execute("select penstock.create_queue('kept', 't', retry_delays => '{1}')")
+    sql.execute("select penstock.create_queue('lean', 't', retain_completed_seconds => 0)")
+    sql.execute("select penstock.create_queue('idle'), penstock.create_queue('late')")
+    sql.execute("select * from penstock.maintain()").fetchall()
+    reader = connect18(autocommit=False)
+    reader.execute("set transaction isolation level repeatable read")
+    reader.execute("select count(*) from penstock.ready")
+    payloads = "array_fill('1'::jsonb, array[%s])"
+    for n in range(DEAD_ROWS // BATCH):
+        for queue in ("kept", "lean") if n % 10 == 0 else ("lean",):
+            sql.execute(f"select penstock.send_messages(%s, {payloads})", [queue, BATCH])
+            sql.execute(
+                """select penstock.ack_messages(%(queue)s, c.ids[6:], c.tokens[6:]),
+                    (select count(penstock.nack_message(%(queue)s, i, 'x', 1)) from unnest(c.ids[:5]) i)
+                from (
+                    select array_agg(message_id) as ids, array_agg(consumer_token) as tokens
+                    from penstock.consume_messages_batch(%(queue)s, 'x', batch_size => %(batch)s)
+                ) c""",
+                {"queue": queue, "batch": BATCH},
+            ).fetchall()
+        if n % 5 == 0:
+            sql.execute("select * from penstock.maintain()").fetchall()
+    for _ in range(3):
+        sql.execute("select * from penstock.maintain()").fetchall()
+    yield sql
+    reader.rollback()
+
+
+@pytest.mark.slow
+def test_calls_do_not_walk_over_the_dead(turned_over: psycopg.Connection[Any], connect18: Connect) -> None:
+    """As many blocks as in a new database, with a little waiting and with nothing."""
+    sql = turned_over
+    dead = sql.execute("select pg_stat_force_next_flush()").fetchall()
+    dead = sql.execute(
+        "select relname, n_dead_tup from pg_stat_user_tables where relname in ('ready', 'active')"
+    ).fetchall()
+    assert all(n > DEAD_ROWS * 0.9 for _, n in dead), f"there is nothing to walk over: {dead}"
+    # What came back from a nack is delivered first: out of the way.
+    for queue in ("kept", "lean"):
+        sql.execute("select penstock.purge_queue(%s)", [queue])
+        sql.execute("select penstock.raise_floor(%s)", [queue])
+    found = [f"empty: {problem}" for problem in check(Session(connect18()), held(sql), CALLS + COUNTING)]
+    for queue in ("kept", "lean"):
+        sql.execute("select penstock.send_messages(%s, array_fill('1'::jsonb, array[30]))", [queue])
+        sql.execute("select * from penstock.consume_messages_batch(%s, 'me', 3600, 10)", [queue]).fetchall()
+    found += [
+        f"20 waiting: {problem}" for problem in check(Session(connect18()), held(sql), CALLS + COUNTING)
+    ]
+    assert not found, "\n".join(found)
+
+
+def held(sql: psycopg.Connection[Any]) -> dict[str, Any]:
+    """Ten ids that "me" holds in each queue, or ten of nobody."""
+    rows = sql.execute(
+        """select q.name, a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
+        where a.token = 'me' order by a.id"""
+    ).fetchall()
+    nobodys = list(range(2_000_000_000, 2_000_000_010))
+    return {
+        "held": [message_id for name, message_id in rows if name == "kept"] or nobodys,
+        "lean": [message_id for name, message_id in rows if name == "lean"] or nobodys,
+    }
