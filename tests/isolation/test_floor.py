@@ -392,7 +392,7 @@ def test_the_checker_sees_a_publisher_that_trusts_an_old_floor(own_spec: Spec, i
     a, b = queues(own_spec), own_spec.session()
     b.begin_with_snapshot(isolation)
     raise_floors(a)
-    b.send("q")
+    b.send("q", tenant="acme")
     b.commit()
     assert len(broken_floors_of(own_spec)) == 1
     assert delivered(a) == []

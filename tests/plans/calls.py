@@ -12,6 +12,7 @@ Indexes = dict[str, set[str]]
 
 FLOORS: Indexes = {"floors": {"floors_pkey"}}
 ORDER: Indexes = FLOORS | {"ready": {"ready_order"}}
+LEASES: Indexes = {"active": {"active_lease", "active_pkey"}}
 BY_KEY: Indexes = {"active": {"active_pkey"}}
 SWEEP: Indexes = FLOORS | {
     "ready": {"ready_order", "ready_expiry", "ready_tenant"},
@@ -61,7 +62,7 @@ CALLS = [
         "send with a dedup key",
         "select penstock.send_message('kept', '1', dedup_key => 'a key')",
         60,
-        ORDER | {"dedup": {"dedup_pkey"}},
+        FLOORS | {"ready": {"ready_order", "ready_tenant"}, "dedup": {"dedup_pkey"}},
     ),
     Call(
         "publish to a topic",
@@ -132,7 +133,7 @@ CALLS = [
         "pulse",
         "select penstock.pulse('me', 60, '{idle,late}')",
         60,
-        FLOORS | {"active": {"active_lease", "active_pkey"}},
+        FLOORS | LEASES,
     ),
     Call("raise floor", "select penstock.raise_floor('kept')", 60, ORDER),
     Call(
@@ -161,4 +162,8 @@ def check(session: Session, params: dict[str, Any], calls: list[Call] | None = N
             for problem in problems(statement, call.indexes, call.rows):
                 yield f"{call.name}: {problem}, in: {' '.join(statement.text.split())[:100]}"
         if observed.blocks > call.blocks:
-            yield f"{call.name}: touches {observed.blocks} blocks, not at most {call.blocks}"
+            most = max(observed.statements, key=lambda statement: statement.blocks)
+            yield (
+                f"{call.name}: touches {observed.blocks} blocks, not at most {call.blocks}; "
+                f"{most.blocks} of them in: {' '.join(most.text.split())[:100]}"
+            )
