@@ -16,10 +16,11 @@ end
 $$
 """
 CLOSE_GATE = f"select pg_advisory_lock({GATES}, %s)"
+OPEN_GATE = f"select pg_advisory_unlock({GATES}, %s)"
+
 DEFINITION = """
 select pg_get_functiondef(oid) from pg_proc where pronamespace = 'penstock'::regnamespace and proname = %s
 """
-OPEN_GATE = f"select pg_advisory_unlock({GATES}, %s)"
 
 
 def rewrite(connection: psycopg.Connection[Any], function: str, old: str, new: str) -> None:

@@ -208,7 +208,6 @@ class Spec:
     def session(self) -> Session:
         connection = self._connect()
         connection.execute(f"set statement_timeout = '{PATIENCE_SECONDS}s'")
-        connection.execute("set jit = off")
         session = Session(connection, self.watcher)
         self._stack.callback(session.close)
         return session

@@ -21,7 +21,10 @@ Connection = psycopg.Connection[Any]
 Job = Callable[[Connection], None]
 
 TOPIC = "t"
-QUEUES = ("one", "two")
+OF_TOPIC = ("one", "two")
+# A queue that has no tenants gives ranks in another way.
+PLAIN = "plain"
+QUEUES = (*OF_TOPIC, PLAIN)
 TENANTS = (None, "acme")
 # Longer than the minute after which everything is looked through for leases that ran out.
 STALL_SECONDS = 100
@@ -77,7 +80,7 @@ class Stress:
         for queue in QUEUES:
             owner.execute(
                 "select penstock.create_queue(%s, %s, max_delivery_attempts => 0, notify => false)",
-                (queue, TOPIC),
+                (queue, TOPIC if queue in OF_TOPIC else None),
             )
         self._publishing.set()
         self._running.set()
@@ -197,8 +200,9 @@ class Stress:
     def _send(self, connection: Connection) -> list[tuple[str, int]]:
         """Messages to one queue, now, later or with keys, or by topic to both."""
         n = random.choice([1, 3, 20])
-        options = ("{" + ",".join("1" * n) + "}", random.choice(TENANTS), random.choice([1, 2]))
         queue = random.choice(QUEUES)
+        tenant = None if queue == PLAIN else random.choice(TENANTS)
+        options = ("{" + ",".join("1" * n) + "}", tenant, random.choice([1, 2]))
         match random.randrange(5):
             case 0:
                 ids = connection.execute(SEND_DELAYED, (queue, *options)).fetchall()
@@ -207,7 +211,7 @@ class Stress:
                 ids = connection.execute(SEND_KEYED, (queue, *options, keys)).fetchall()
             case 2:
                 ids = connection.execute(PUBLISH, (TOPIC, *options)).fetchall()
-                return [(each, row[0]) for row in ids for each in QUEUES]
+                return [(each, row[0]) for row in ids for each in OF_TOPIC]
             case _:
                 ids = connection.execute(SEND, (queue, *options)).fetchall()
         return [(queue, row[0]) for row in ids]

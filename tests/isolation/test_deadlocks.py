@@ -211,7 +211,9 @@ def test_publish_x_maintain_that_raises_several_floors(own_spec: Spec) -> None:
     for queue in ("one", "two"):
         holder.send(queue, 2)
         holder.ack(queue, *holder.claim(queue, 1))
-    pause_before(own_spec.watcher, "_raise_floor", "pg_advisory_xact_lock(1346719315, queue_id)", "queue_id")
+    pause_before(
+        own_spec.watcher, "_raise_floor", "pg_try_advisory_xact_lock(1346719315, queue_id)", "queue_id"
+    )
     holder.run(CLOSE_GATE, first)
     maintain = b.start("maintain")
     maintain.settle()

@@ -22,6 +22,9 @@ from tests.isolation.session import Claim, Isolation, Session, Spec, open_spec
 SNAPSHOTS: list[Isolation] = ["repeatable read", "serializable"]
 ISOLATIONS: list[Isolation] = ["read committed", *SNAPSHOTS]
 
+# Ranks are given in another way as soon as a queue has tenants.
+TENANTS = [None, "acme"]
+
 
 @pytest.fixture
 def own_spec(connect18: Connect) -> Iterator[Spec]:
@@ -30,19 +33,19 @@ def own_spec(connect18: Connect) -> Iterator[Spec]:
         yield opened
 
 
-def queues(spec: Spec) -> Session:
-    """Two queues of a topic, in which messages have come and gone."""
+def queues(spec: Spec, tenant: str | None = None) -> Session:
+    """Two queues of a topic, in which messages, of a tenant or not, have come and gone."""
     setup = spec.session()
     setup.value("create_topic", "t")
     setup.value("create_queue", "q", "t", max_delivery_attempts=0, notify=False)
     setup.value("create_queue", "r", "t", max_delivery_attempts=0, notify=False)
-    turn_over(setup)
+    turn_over(setup, tenant)
     return setup
 
 
-def turn_over(session: Session, n: int = 20) -> None:
+def turn_over(session: Session, tenant: str | None = None, n: int = 20) -> None:
     for queue in ("q", "r"):
-        session.send(queue, n)
+        session.send(queue, n, tenant=tenant)
         held = session.claim(queue, n)
         assert len(session.ack(queue, *held)) == len(held)
 
@@ -114,14 +117,15 @@ def test_publisher_that_stopped_before_its_ids(spec: Spec) -> None:
     assert delivered(a) == [message]
 
 
+@pytest.mark.parametrize("tenant", TENANTS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_publisher_that_stopped_after_its_ids(spec: Spec, isolation: Isolation) -> None:
+def test_publisher_that_stopped_after_its_ids(spec: Spec, isolation: Isolation, tenant: str | None) -> None:
     """It has drawn its ids and waits for a dedup key; floors and ids move on meanwhile."""
-    a, b, c = queues(spec), spec.session(), spec.session()
+    a, b, c = queues(spec, tenant), spec.session(), spec.session()
     a.begin()
     a.value("send_message", "q", "1", dedup_key="k")
     b.begin(isolation)
-    stopped = b.waits("publish_message", "t", "2", dedup_key="k")
+    stopped = b.waits("publish_message", "t", "2", tenant=tenant, dedup_key="k")
     for _ in range(3):
         turn_over(c)
         assert raise_floors(c) == [False, False]
@@ -149,18 +153,21 @@ def test_publisher_that_stopped_between_two_queues(spec: Spec) -> None:
     assert delivered(c, "r") == [message]
 
 
+@pytest.mark.parametrize("tenant", TENANTS)
 @pytest.mark.parametrize("isolation", SNAPSHOTS)
 @pytest.mark.parametrize(
     "enters", ["send", "send with options", "publish", "nack", "release", "requeue", "add_retries"]
 )
-def test_snapshot_older_than_the_floor(spec: Spec, isolation: Isolation, enters: str) -> None:
-    a, b = queues(spec), spec.session()
+def test_snapshot_older_than_the_floor(
+    spec: Spec, isolation: Isolation, enters: str, tenant: str | None
+) -> None:
+    a, b = queues(spec, tenant), spec.session()
     held, dead = held_and_dead(a)
     b.begin_with_snapshot(isolation)
     for _ in range(3):
         turn_over(a)
         assert raise_floors(a) == [True, True]
-    expected = enter(b, enters, held, dead)
+    expected = enter(b, enters, held, dead, tenant)
     turn_over_others(a)
     assert a.value("raise_floor", "q") is False
     b.commit()
@@ -184,10 +191,10 @@ def turn_over_others(session: Session) -> None:
     delivered(session, "r")
 
 
-def enter(session: Session, how: str, held: Claim, dead: int) -> int:
+def enter(session: Session, how: str, held: Claim, dead: int, tenant: str | None) -> int:
     match how:
         case "send":
-            return session.send("q")[0]
+            return session.send("q", tenant=tenant)[0]
         case "send with options":
             return session.send("q", tenants=["acme"])[0]
         case "publish":
@@ -207,20 +214,21 @@ def enter(session: Session, how: str, held: Claim, dead: int) -> int:
             return dead
 
 
+@pytest.mark.parametrize("tenant", TENANTS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_savepoint_that_rolls_back(spec: Spec, isolation: Isolation) -> None:
+def test_savepoint_that_rolls_back(spec: Spec, isolation: Isolation, tenant: str | None) -> None:
     """Its lock goes with it: the floor rises meanwhile, and what the transaction sends next is above."""
-    a, b = queues(spec), spec.session()
+    a, b = queues(spec, tenant), spec.session()
     b.begin_with_snapshot(isolation)
     for _ in range(3):
         b.run("savepoint s")
-        b.send("q", 3)
+        b.send("q", 3, tenant=tenant)
         assert a.value("raise_floor", "q") is False
         b.run("rollback to s")
         turn_over(a)
         assert raise_floors(a) == [True, True]
     b.run("savepoint s")
-    sent = b.send("q", 3)
+    sent = b.send("q", 3, tenant=tenant)
     b.run("release s")
     assert a.value("raise_floor", "q") is False
     b.commit()
@@ -228,12 +236,13 @@ def test_savepoint_that_rolls_back(spec: Spec, isolation: Isolation) -> None:
     assert delivered(a) == sent
 
 
+@pytest.mark.parametrize("tenant", TENANTS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_prepared_publisher(spec: Spec, isolation: Isolation) -> None:
+def test_prepared_publisher(spec: Spec, isolation: Isolation, tenant: str | None) -> None:
     """A prepared transaction keeps its locks when its session has long gone on to something else."""
-    a, b = queues(spec), spec.session()
+    a, b = queues(spec, tenant), spec.session()
     b.begin(isolation)
-    message = b.value("publish_message", "t", "1")
+    message = b.value("publish_message", "t", "1", tenant=tenant)
     b.run(f"prepare transaction '{b.pid}'")
     for _ in range(3):
         turn_over(b)
@@ -322,16 +331,17 @@ def test_raise_floor_and_publish_in_one_transaction(spec: Spec) -> None:
     assert delivered(a) == ids
 
 
+@pytest.mark.parametrize("tenant", TENANTS)
 @pytest.mark.parametrize("isolation", SNAPSHOTS)
 @pytest.mark.parametrize("late", ["send", "requeue"])
-def test_ranks_never_exceed_the_ids(spec: Spec, isolation: Isolation, late: str) -> None:
+def test_ranks_never_exceed_the_ids(spec: Spec, isolation: Isolation, late: str, tenant: str | None) -> None:
     """Ids that were drawn early leave no room above the rank that another took from a later id.
 
     Else the floor follows such a rank beyond the ids, and the next fresh id that serves as a rank is below.
     """
-    a, b, c = queues(spec), spec.session(), spec.session()
+    a, b, c = queues(spec, tenant), spec.session(), spec.session()
     a.run("update penstock.queues set max_delivery_attempts = 1 where name = 'q'")
-    a.send("q", 20, dedup_keys=[f"dead {i}" for i in range(20)])
+    a.send("q", 20, tenant=tenant, dedup_keys=[f"dead {i}" for i in range(20)])
     for held in a.claim("q", 20):
         a.value("nack_message", "q", held.id, held.token)
     a.run("update penstock.queues set max_delivery_attempts = 0 where name = 'q'")
@@ -339,11 +349,12 @@ def test_ranks_never_exceed_the_ids(spec: Spec, isolation: Isolation, late: str)
     a.begin()
     a.value("send_message", "q", "1", dedup_key="dead 0")
     if late == "send":
-        stopped = b.waits("send_messages", "q", "{1,2,3,4,5}", dedup_keys=["dead 0", "b", "c", "d", "e"])
+        keys = ["dead 0", "b", "c", "d", "e"]
+        stopped = b.waits("send_messages", "q", "{1,2,3,4,5}", tenant=tenant, dedup_keys=keys)
     else:
         stopped = b.waits("requeue_dlq_messages", "q")
     c.begin(isolation)
-    c.send("q")
+    c.send("q", tenant=tenant)
     c.commit()
     a.rollback()
     stopped.rows()
@@ -353,7 +364,7 @@ def test_ranks_never_exceed_the_ids(spec: Spec, isolation: Isolation, late: str)
     assert len(c.claim("q", waiting - 1)) == waiting - 1
     c.value("raise_floor", "q")
     c.begin(isolation)
-    (message,) = c.send("q")
+    (message,) = c.send("q", tenant=tenant)
     c.commit()
     assert message in delivered(c)
 

@@ -92,17 +92,17 @@ CALLS = [
         800,
         ORDER | SWEEP | PAYLOADS,
     ),
-    Call("ack", f"select penstock.ack_messages('kept', %(held)s, {TOKENS})", 130, BY_KEY),
+    Call("ack", f"select penstock.ack_messages('kept', %(held)s, {TOKENS})", 150, BY_KEY),
     Call(
         "ack, nothing kept",
         f"select penstock.ack_messages('lean', %(lean)s, {TOKENS})",
-        80,
+        100,
         BY_KEY,
     ),
     Call(
         "ack with several tokens",
         "select penstock.ack_messages('kept', %(held)s, '{me,you,me,you,me,you,me,you,me,you}')",
-        120,
+        250,
         BY_KEY,
     ),
     Call("ack one", "select penstock.ack_message('kept', (%(held)s::bigint[])[1], 'me')", 30, BY_KEY),
@@ -127,7 +127,7 @@ CALLS = [
     Call(
         "reject", "select penstock.reject_message('kept', (%(held)s::bigint[])[1], 'me', 'boom')", 40, BY_KEY
     ),
-    Call("extend", "select * from penstock.batch_extend_message_vt('kept', %(held)s, 'me', 5)", 200, BY_KEY),
+    Call("extend", "select * from penstock.batch_extend_message_vt('kept', %(held)s, 'me', 5)", 250, BY_KEY),
     # It looks through all leases of a queue, so not in those with 50,000 of them.
     Call(
         "pulse",

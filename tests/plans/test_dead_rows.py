@@ -24,8 +24,8 @@ RANGES = [
         SWEEP | {"done": {"done_key"}, "dead": {"dead_pkey"}},
         rows=None,
     ),
-    Call("pulse", "select penstock.pulse('me', 60, '{lean}')", 150, FLOORS | LEASES),
-    Call("list", "select * from penstock.list_messages('lean', 'ready')", 100, ORDER),
+    Call("pulse", "select penstock.pulse('me', 60, '{lean}')", 250, FLOORS | LEASES),
+    Call("list", "select * from penstock.list_messages('lean', 'ready')", 60, ORDER),
 ]
 
 

@@ -167,7 +167,7 @@ def clock18(sql18: psycopg.Connection[Any]) -> Iterator[Clock]:
 
 
 # The messages of queue billing in the furnished house, by the state they are in.
-ACTIVE, DEAD, DONE, SCHEDULED, READY = 1, 2, 3, 4, 5
+ACTIVE, DEAD, DONE, SCHEDULED, READY = 1000, 2000, 3000, 4000, 5000
 
 
 def furnish(engine: Engine) -> None:
@@ -179,15 +179,19 @@ def furnish(engine: Engine) -> None:
     engine.queue("paused")
     engine.send("paused")
     engine.value("pause_queue", "paused")
-    engine.connection.execute("select setval('penstock.message_ids', 1, false)")
-    engine.publish("orders", {"active": True})
+
+    def publish(expected_id: int, payload: str, **options: Any) -> None:
+        engine.query("select setval('penstock.message_ids', %s, false)", expected_id)
+        assert engine.publish("orders", {payload: True}, **options) == expected_id
+
+    publish(ACTIVE, "active")
     engine.take("billing", "worker", vt_seconds=86400)
-    engine.publish("orders", {"dead": True})
+    publish(DEAD, "dead")
     engine.reject(engine.take("billing", "worker"), error="broken")
-    engine.publish("orders", {"done": True})
+    publish(DONE, "done")
     engine.ack(engine.take("billing", "worker"))
-    engine.publish("orders", {"scheduled": True}, deliver_after=engine.now() + timedelta(days=1))
-    engine.publish("orders", {"ready": True}, tenant="acme", dedup_key="held")
+    publish(SCHEDULED, "scheduled", deliver_after=engine.now() + timedelta(days=1))
+    publish(READY, "ready", tenant="acme", dedup_key="held")
     engine.send("mail", "x" * 5000)
     assert engine.states("billing") == {
         ACTIVE: "active",

@@ -247,7 +247,7 @@ def test_looking_works_in_a_read_only_transaction(
     engine: Engine, sql: psycopg.Connection[Any], function: str, arguments: list[Any]
 ) -> None:
     engine.topic("orders", "billing")
-    engine.send_many("billing", list(range(READY)))
+    engine.send("billing")
     with engine.unchanged(), sql.transaction():
         sql.execute("set transaction read only")
         assert engine.rows(function, *arguments) is not None

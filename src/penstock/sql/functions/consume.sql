@@ -17,7 +17,7 @@ $$;
 comment on function penstock._check_consume(text, int, int) is 'Says what is wrong with the arguments of a consume.';
 
 -- Rows are locked first, then exactly those are deleted. The ctid of a row that this transaction has locked cannot
--- change, and ready rows are never updated. A claim takes no lock that anybody waits for, and waits for none.
+-- change, and ready rows are never updated; the + 0 keeps the planner from an index instead. A claim takes no lock that anybody waits for, and waits for none.
 -- The lateral join goes through the priorities in order and stops as soon as there are enough.
 create or replace function penstock.consume_messages_batch(
     queue_name text,
@@ -29,6 +29,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare
@@ -74,7 +75,7 @@ begin
             limit missing
         ), gone as (
             delete from penstock.ready r
-            where r.queue_id = queue_id and r.ctid = any(array(select l.row from living l)) returning r.*
+            where r.queue_id + 0 = queue_id and r.ctid = any(array(select l.row from living l)) returning r.*
         )
         insert into penstock.active as a
             (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, vt, claimed_at, published_at, expires_at, lifetime, tenant,
@@ -129,7 +130,7 @@ declare
 begin
     with gone as (
         delete from penstock.ready r
-        where r.queue_id = queue_id and r.ctid = any(rows) and r.expires_at <= at returning r.*
+        where r.queue_id + 0 = queue_id and r.ctid = any(rows) and r.expires_at <= at returning r.*
     ), buried as (
         insert into penstock.dead
             (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,

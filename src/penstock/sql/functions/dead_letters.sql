@@ -105,6 +105,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare
@@ -132,6 +133,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare
@@ -154,7 +156,7 @@ comment on function penstock.add_retries(text, int) is
 create or replace function penstock.purge_dlq(queue_name text default null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 declare

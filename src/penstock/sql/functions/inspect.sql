@@ -48,7 +48,7 @@ comment on function penstock._statistics(int, text, timestamptz) is 'The statist
 create or replace function penstock.get_queue_statistics(queue_name text default null) returns setof penstock.queue_statistics
 language plpgsql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 declare
@@ -76,7 +76,7 @@ comment on function penstock._cursor(text, text) is 'The parts of a cursor of li
 create or replace function penstock.list_messages(queue_name text, state text default null, page_size int default 100, after text default null) returns setof penstock.listed_message
 language plpgsql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 declare
@@ -85,6 +85,8 @@ declare
     missing int := page_size;
     ranks bigint[];
     key text[];
+    after_rank bigint;
+    after_id bigint;
     got int;
     first_state int := coalesce(array_position(states, split_part(after, ' ', 1)), 1);
 begin
@@ -111,6 +113,8 @@ begin
             get diagnostics got = row_count;
             missing := missing - got;
         when 'ready' then
+            after_rank := coalesce(key[3]::bigint, -1);
+            after_id := coalesce(key[4]::bigint, -1);
             for p in coalesce(key[2]::int, 0)..3 loop
                 return query
                 select
@@ -118,11 +122,12 @@ begin
                     null::timestamptz, null::text, null::text, null::timestamptz, null::timestamptz,
                     'ready ' || r.priority || ' ' || r.rank || ' ' || r.id
                 from penstock.ready r
-                where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1]
-                    and (r.rank, r.id) > (case when key[2]::int = p then key[3]::bigint else -1 end, case when key[2]::int = p then key[4]::bigint else -1 end)
+                where r.queue_id = queue and r.priority = p and r.rank >= greatest(ranks[p + 1], after_rank)
+                    and (r.rank > after_rank or r.id > after_id)
                 order by r.rank, r.id limit missing;
                 get diagnostics got = row_count;
                 missing := missing - got;
+                after_rank := -1;
                 exit when missing = 0;
             end loop;
         when 'scheduled' then
@@ -164,7 +169,7 @@ comment on function penstock.list_messages(text, text, int, text) is
 create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
 language plpgsql volatile security definer
 set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 declare
@@ -220,7 +225,7 @@ comment on function penstock.get_message(text, bigint) is
 create or replace function penstock.explain_delivery(queue_name text, message_id bigint) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 declare

@@ -5,18 +5,25 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name);
+    lowest bigint := 0;
+    highest bigint := 9223372036854775807;
 begin
     perform penstock._check_range('extension_seconds', extension_seconds, 1, 2592000);
     if message_ids is null then
         perform penstock._invalid('no message_ids given: null', 'An empty array extends nothing.');
     end if;
+    if current_setting('server_version_num')::int < 170000 then
+        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        select min(i), max(i) into lowest, highest from unnest(message_ids) i;
+    end if;
     return query
     update penstock.active a set vt = a.vt + make_interval(secs => extension_seconds)
-    where a.queue_id = queue and a.id = any(message_ids) and a.token = token
+    where a.queue_id = queue and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
     returning a.id, a.vt;
 end
 $$;
@@ -39,6 +46,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare

@@ -244,6 +244,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 declare
     at timestamptz := penstock.clock();

@@ -298,7 +298,7 @@ comment on function penstock.extend_queue_keep_alive(text, int) is
 -- Always by the index, day by day: whoever removes completed messages locks them in the same order.
 create or replace function penstock._delete_done(queue_id int) returns bigint
 language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 declare
     removed bigint;
@@ -315,7 +315,7 @@ comment on function penstock._delete_done(int) is 'Removes the completed message
 -- (ready, scheduled, active, then where they end), so that none slips past.
 create or replace function penstock._delete_queue(queue_id int) returns void
 language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 begin
     perform penstock._require_read_committed('deleting a queue');
@@ -356,7 +356,7 @@ comment on function penstock._delete_expired_queue(int) is 'Deletes an exclusive
 -- Waits for nothing: a queue that somebody is busy with is left for the next time.
 create or replace function penstock._try_to_delete_expired_queue(queue_id int) returns boolean
 language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 begin

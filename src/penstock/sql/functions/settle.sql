@@ -19,12 +19,15 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare
     token text := tokens[1];
     queue_id int;
     keep boolean;
+    lowest bigint := 0;
+    highest bigint := 9223372036854775807;
     ids bigint[];
     keys text[];
     large_ids bigint[];
@@ -45,10 +48,15 @@ begin
     if not found then
         perform penstock._unknown_queue(queue_name);
     end if;
+    if current_setting('server_version_num')::int < 170000 then
+        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        select min(i), max(i) into lowest, highest from unnest(message_ids) i;
+    end if;
     if keep then
         with gone as (
             delete from penstock.active a
-            where a.queue_id = queue_id and a.id = any(message_ids) and a.token = token returning a.*
+            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
+            returning a.*
         ), kept as (
             insert into penstock.done
                 (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers, payload, body, errors, result)
@@ -62,7 +70,8 @@ begin
     else
         with gone as (
             delete from penstock.active a
-            where a.queue_id = queue_id and a.id = any(message_ids) and a.token = token returning a.id, a.dedup_key, a.large
+            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
+            returning a.id, a.dedup_key, a.large
         )
         select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large)
         into ids, keys, large_ids from gone g;
@@ -87,9 +96,16 @@ as $$
 #variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name);
+    lowest bigint := 0;
+    highest bigint := 9223372036854775807;
     held record;
 begin
-    perform from penstock.active a where a.queue_id = queue and a.id = any(message_ids) order by a.id for update;
+    if current_setting('server_version_num')::int < 170000 then
+        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        select min(i), max(i) into lowest, highest from unnest(message_ids) i;
+    end if;
+    perform from penstock.active a
+    where a.queue_id = queue and a.id between lowest and highest and a.id = any(message_ids) for update;
     for held in
         select
             t.token, array_agg(t.id order by t.n) as ids, array_agg(t.token order by t.n) as tokens,
@@ -124,6 +140,8 @@ as $$
 #variable_conflict use_variable
 declare
     front_ranks bigint[];
+    lowest bigint := 0;
+    highest bigint := 9223372036854775807;
     most int;
     delays int[];
     moved bigint;
@@ -137,9 +155,13 @@ begin
     into most, delays, wakes, name, fair
     from penstock.queues q where q.id = queue_id;
     front_ranks := penstock._front(queue_id, penstock._floor(queue_id), fair);
+    if current_setting('server_version_num')::int < 170000 then
+        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        select min(i), max(i) into lowest, highest from unnest(ids) i;
+    end if;
     with gone as (
         delete from penstock.active a
-        where a.queue_id = queue_id and a.id = any(ids) and (token is null or a.token = token)
+        where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and (token is null or a.token = token)
         returning a.*
     ), judged as (
         select
@@ -195,6 +217,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 declare
     queue_id int := penstock._queue_id(queue_name);
@@ -217,6 +240,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare
@@ -255,6 +279,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
 as $$
 #variable_conflict use_variable
 declare
