@@ -117,6 +117,40 @@ def test_no_pair_of_calls_deadlocks(spec18: Spec) -> None:
     assert deadlocks == []
 
 
+# What nobody holds who does not hold the message as well, or is maintenance itself.
+NEVER_HELD_ALONE = {"key being freed", "reference", "payload", "ledger", "upkeep", "day being added"}
+
+
+@pytest.mark.parametrize("patient", ["consume", "consume, late", "pulse", "purge_dlq", "maintain, late"])
+def test_some_calls_wait_for_nobody(spec18: Spec, patient: str) -> None:
+    """Whatever others are in the middle of: what is locked is left for the next time."""
+    stock = stocked(spec18)
+    holder, a = spec18.session(), spec18.session()
+    (made,) = (each for each in all_calls(stock) if each.name == patient)
+    for hold, statement in holds(stock).items():
+        if hold not in NEVER_HELD_ALONE:
+            holder.begin()
+            holder.run(statement)
+            attempt(a, made).passes()
+            holder.rollback()
+
+
+@pytest.mark.parametrize("takes_all", ["purge_queue", "delete_queue"])
+def test_nack_in_the_transaction_of_its_claim(spec: Spec, takes_all: str) -> None:
+    """Two calls in one transaction may deadlock with who empties the queue: then one of them fails."""
+    a, b = impatient(spec.session()), impatient(spec.session())
+    a.value("create_queue", "q")
+    a.send("q")
+    a.begin()
+    (held,) = a.claim("q")
+    emptied = b.waits(takes_all, "q")
+    nack = a.start("nack_message", "q", held.id, held.token)
+    failed = nack.error() == DEADLOCK
+    a.run("rollback" if failed else "commit")
+    assert emptied.error() == (None if failed else DEADLOCK)
+    assert list(spec.look("select id from penstock.ready")) == ([] if failed else [(held.id,)])
+
+
 def test_no_deadlock_in_a_crowd(connect18: Connect) -> None:
     """Six sessions make calls at random that are all about the same messages."""
     crowd = 6

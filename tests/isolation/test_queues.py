@@ -309,6 +309,47 @@ def test_publish_with_a_snapshot_older_than_a_setting(
     assert spec.states("q") == {message: "ready"}
 
 
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_first_tenant_x_first_tenant(spec: Spec, isolation: Isolation) -> None:
+    """A queue gives ranks by tenant from its first one on. Who comes at the same time does not wait."""
+    a, b = spec.sessions(2)
+    a.value("create_queue", "q")
+    plain = a.send("q", 3)
+    a.begin()
+    first = a.send("q", 3, tenant="acme")
+    b.begin(isolation)
+    second = [row[0] for row in b.start("send_messages", "q", "{1,2,3}", tenant="umbrella").passes()]
+    b.commit()
+    a.commit()
+    assert sorted(c.id for c in b.claim("q")) == [*plain, *first, *second]
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_settings_x_first_tenant(spec: Spec, first_commits: bool) -> None:
+    """The first message of a tenant is written down with the queue: settings wait for it, and both stay."""
+    a, b = spec.sessions(2)
+    a.value("create_queue", "q")
+    a.begin()
+    a.send("q", tenant="acme")
+    alter = b.start("alter_queue", "q", max_delivery_attempts=7)
+    alter.settle()
+    a.run("commit" if first_commits else "rollback")
+    alter.rows()
+    b.send("q", 2, tenant="acme")
+    assert spec.look("select max_delivery_attempts from penstock.list_queues()") == [(7,)]
+    assert len(b.claim("q")) == 2 + first_commits
+
+
+def test_first_tenant_x_settings(spec: Spec) -> None:
+    a, b = spec.sessions(2)
+    a.value("create_queue", "q")
+    a.begin()
+    a.rows("alter_queue", "q", max_delivery_attempts=7)
+    b.start("send_messages", "q", "{1,2}", tenant="acme").passes()
+    a.commit()
+    assert len(b.claim("q")) == 2
+
+
 def exclusive_queue(spec: Spec) -> None:
     """Queue q, kept alive for a minute."""
     spec.movable_clock()

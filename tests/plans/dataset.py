@@ -25,13 +25,14 @@ select
 from penstock.queues q, generate_series(1, %(rows)s) n
 where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
 """
+# What "me" holds lies far apart: a worker has old and new messages in hand.
 ACTIVE = """
 insert into penstock.active
     (queue_id, sweep_queue_id, id, priority, attempts, large, vt, claimed_at, published_at, tenant, token,
      payload)
 select
     q.id, q.id, %(base)s + n, 2, 1, false, clock_timestamp() + interval '1 hour', clock_timestamp(),
-    clock_timestamp(), '', case when n <= 20 then 'me' else 'other' end, '{"n": 1}'
+    clock_timestamp(), '', case (n - 1) / 2 %% (%(rows)s / 20) when 0 then 'me' else 'other' end, '{"n": 1}'
 from penstock.queues q, generate_series(1, %(rows)s) n
 where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
 """
@@ -149,7 +150,7 @@ class Dataset:
     def _held(self, queue: str) -> list[int]:
         rows = self._connection.execute(
             """select a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
-            where q.name = %s and a.token = 'me' order by a.id limit 10""",
+            where q.name = %s and a.token = 'me' order by a.id desc limit 10""",
             [queue],
         ).fetchall()
         return [row[0] for row in rows] or list(range(2_000_000_000, 2_000_000_010))

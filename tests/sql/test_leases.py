@@ -172,3 +172,11 @@ def test_what_a_token_does_not_hold_it_cannot_extend(
 )
 def test_bad_input(house: Engine, bad: Bad) -> None:
     bad.check(house)
+
+
+def test_pulse_of_an_unknown_queue_is_an_error(engine: Engine) -> None:
+    engine.queue("q")
+    engine.send("q")
+    engine.take("q", "me")
+    with engine.refused("PN001", '"nope"'):
+        engine.value("pulse", "me", 60, ["q", "nope"])

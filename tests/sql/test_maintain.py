@@ -32,7 +32,8 @@ def test_with_nothing_to_do_it_does_nothing(engine: Engine) -> None:
     engine.send("idle", deliver_after="2999-01-01")
     engine.maintain()
     before = engine.belongings()
-    assert engine.maintain() == {}
+    # How long it took to look at a queue says whether to raise its floor, too.
+    assert set(engine.maintain()) <= {"floor raised"}
     assert engine.belongings() == before
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -11,13 +11,13 @@ from .engine import Engine
 
 
 def delay(engine: Engine, message_id: int) -> float:
-    """How long a message waits, counted from the failure before."""
+    """How long a message waits, counted from the failure before, which must have left an error."""
     row = engine.message("q", message_id)
     if row.state == "ready":
         return 0
     assert row.state == "scheduled"
-    waits: timedelta = row.due_at - engine.now()
-    return round(waits.total_seconds())
+    waits: timedelta = row.due_at - datetime.fromisoformat(row.errors[-1]["at"])
+    return waits.total_seconds()
 
 
 def test_retry_delays_apply_in_turn_and_the_last_repeats(engine: Engine, clock: Clock) -> None:
@@ -25,7 +25,7 @@ def test_retry_delays_apply_in_turn_and_the_last_repeats(engine: Engine, clock: 
     message_id = engine.send("q")
     waited = []
     for _ in range(5):
-        engine.nack(engine.take("q"))
+        engine.nack(engine.take("q"), error="failed")
         waited.append(delay(engine, message_id))
         clock.advance(waited[-1] + 1)
     assert waited == [10, 0, 300, 300, 300]
@@ -47,7 +47,7 @@ def test_retry_delays_apply_to_leases_that_run_out(engine: Engine, clock: Clock)
 def test_a_delay_of_the_caller_goes_before_the_retry_delays(engine: Engine) -> None:
     engine.queue("q", retry_delays=[100])
     message_id = engine.send("q")
-    engine.nack(engine.take("q"), delay_seconds=7)
+    engine.nack(engine.take("q"), delay_seconds=7, error="failed")
     assert delay(engine, message_id) == 7
 
 
@@ -64,7 +64,7 @@ def test_altered_delays_hold_for_the_next_failure(engine: Engine) -> None:
     engine.nack(engine.take("q"))
     assert delay(engine, message_id) == 0
     engine.value("alter_queue", "q", retry_delays=[5, 50])
-    engine.nack(engine.take("q"))
+    engine.nack(engine.take("q"), error="failed")
     assert delay(engine, message_id) == 50
 
 

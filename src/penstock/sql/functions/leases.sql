@@ -57,6 +57,9 @@ declare
     ids bigint[];
 begin
     perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
+    if queue_names is not null then
+        perform penstock._queue_id(n) from unnest(queue_names) n;
+    end if;
     for queue in
         select q.id from penstock.queues q where queue_names is null or q.name = any(queue_names) order by q.id
     loop
