@@ -23,11 +23,12 @@ def test_plans_at_every_size(connect: Connect, server: Server) -> None:
     big = 1_000_000 if server.version >= 18 else 50_000
     data = Dataset(connect())
     old = Session(connect())
-    found: list[str] = []
+    found: dict[str, list[str]] = {}
 
     def look(stage: str, **sessions: Session) -> None:
-        for name, session in {**sessions, "new session": Session(connect())}.items():
-            found.extend(f"{stage}, {name}: {problem}" for problem in check(session, data.params()))
+        for name, session in {**sessions, "new": Session(connect())}.items():
+            for problem in check(session, data.params()):
+                found.setdefault(problem, []).append(f"({stage}; {name} session)")
 
     look("empty, never analyzed", old=old)
     data.fill(10)
@@ -45,7 +46,7 @@ def test_plans_at_every_size(connect: Connect, server: Server) -> None:
     look("10 again, analyzed when huge", old=old, huge=huge)
     data.analyze()
     look("10 again, analyzed", huge=huge)
-    assert not found, "\n".join(found)
+    assert not found, "\n".join(f"{problem}: {' '.join(stages)}" for problem, stages in found.items())
 
 
 def test_no_statement_is_compiled(connect: Connect) -> None:

@@ -51,6 +51,10 @@ begin
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
         select min(i), max(i) into lowest, highest from unnest(message_ids) i;
+        if highest - lowest > 100 * cardinality(message_ids) then
+            return query select penstock._ack_one_by_one(queue_name, message_ids, tokens, results);
+            return;
+        end if;
     end if;
     if keep then
         with gone as (
@@ -96,16 +100,13 @@ as $$
 #variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name);
-    lowest bigint := 0;
-    highest bigint := 9223372036854775807;
     held record;
 begin
     if current_setting('server_version_num')::int < 170000 then
-        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
-        select min(i), max(i) into lowest, highest from unnest(message_ids) i;
+        return query select penstock._ack_one_by_one(queue_name, message_ids, tokens, results);
+        return;
     end if;
-    perform from penstock.active a
-    where a.queue_id = queue and a.id between lowest and highest and a.id = any(message_ids) for update;
+    perform from penstock.active a where a.queue_id = queue and a.id = any(message_ids) for update;
     for held in
         select
             t.token, array_agg(t.id order by t.n) as ids, array_agg(t.token order by t.n) as tokens,
@@ -120,6 +121,26 @@ end
 $$;
 comment on function penstock._ack_by_token(text, bigint[], text[], jsonb[]) is
     'Acks messages that several tokens hold.';
+
+-- In the order of ids, as everybody locks them.
+create or replace function penstock._ack_one_by_one(queue_name text, message_ids bigint[], tokens text[], results jsonb[]) returns setof bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    held record;
+begin
+    for held in
+        select m.id, m.token, case when results is not null then array[m.result] end as results
+        from unnest(message_ids, tokens, results) m(id, token, result)
+        where m.token is not null order by m.id
+    loop
+        return query select penstock.ack_messages(queue_name, array[held.id], array[held.token], held.results);
+    end loop;
+end
+$$;
+comment on function penstock._ack_one_by_one(text, bigint[], text[], jsonb[]) is
+    'Acks messages whose ids are far apart, on servers before 17, which would look through all leases between them.';
 
 create or replace function penstock.ack_message(queue_name text, message_id bigint, token text, result jsonb default null) returns boolean
 language plpgsql
@@ -195,7 +216,7 @@ begin
              payload, body, errors)
         select
             queue_id, j.priority, coalesce(front_ranks[j.priority + 1], nextval('penstock.message_ids')), j.id, j.attempts, j.attempts_limit,
-            j.large, false, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
+            j.large, fair, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
         from judged j where j.reason is null and j.delay = 0
     )
     select
@@ -260,7 +281,7 @@ begin
          payload, body, errors)
     select
         queue, g.priority, coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids')), g.id, g.attempts - 1, g.attempts_limit,
-        g.large, false, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+        g.large, fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
     from gone g;
     if not found then
         return false;

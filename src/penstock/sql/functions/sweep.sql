@@ -123,7 +123,7 @@ begin
                 nextval('penstock.message_ids')
             )
         end,
-        g.id, g.attempts, g.attempts_limit, g.large, g.fair and g.attempts = 0, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+        g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
         g.headers, g.payload, g.body, g.errors
     from (
         select
