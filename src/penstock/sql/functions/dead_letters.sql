@@ -53,6 +53,7 @@ declare
     name text;
     wakes boolean;
     revived bigint;
+    top_rank bigint;
 begin
     select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops into most, name, wakes, plain_tops
     from penstock.queues q where q.id = queue_id;
@@ -62,35 +63,37 @@ begin
     on conflict do nothing;
     with gone as (
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
-    )
-    insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-         payload, body, errors)
-    select
-        queue_id, g.priority,
-        coalesce(
-            g.nth + max(
-                case
-                    when g.nth = 1 and floor_ranks is not null
-                        then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
-                end
-            ) over (partition by g.priority, g.tenant),
-            nextval('penstock.message_ids')
-        ),
-        g.id, case when more_attempts is null then 0 else g.attempts end,
-        case when g.attempts + more_attempts > most then g.attempts + more_attempts end,
-        g.large, g.fair, g.published_at, at + coalesce(g.lifetime, g.expires_at - g.published_at),
-        coalesce(g.lifetime, g.expires_at - g.published_at), g.tenant,
-        (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = g.dedup_key and k.id = g.id),
-        g.headers, g.payload, g.body, g.errors
-    from (
+    ), put as (
+        insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
+             payload, body, errors)
         select
-            x.*, plain_tops is not null or x.tenant <> '' as fair,
-            row_number() over (partition by x.priority, x.tenant order by x.id) as nth
-        from gone x order by x.id
-    ) g;
-    get diagnostics revived = row_count;
-    perform penstock._burn_ids(revived);
+            queue_id, g.priority,
+            coalesce(
+                g.nth + max(
+                    case
+                        when g.nth = 1 and floor_ranks is not null
+                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
+                    end
+                ) over (partition by g.priority, g.tenant),
+                nextval('penstock.message_ids')
+            ),
+            g.id, case when more_attempts is null then 0 else g.attempts end,
+            case when g.attempts + more_attempts > most then g.attempts + more_attempts end,
+            g.large, g.fair, g.published_at, at + coalesce(g.lifetime, g.expires_at - g.published_at),
+            coalesce(g.lifetime, g.expires_at - g.published_at), g.tenant,
+            (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = g.dedup_key and k.id = g.id),
+            g.headers, g.payload, g.body, g.errors
+        from (
+            select
+                x.*, plain_tops is not null or x.tenant <> '' as fair,
+                row_number() over (partition by x.priority, x.tenant order by x.id) as nth
+            from gone x order by x.id
+        ) g
+        returning rank
+    )
+    select count(*), max(p.rank) into revived, top_rank from put p;
+    perform penstock._cover(top_rank);
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);
     end if;

@@ -110,13 +110,16 @@ $$;
 comment on function penstock._begin_tenants(int, bigint[]) is
     'Makes a queue give ranks by tenant, when the first message of one comes.';
 
--- Ranks never exceed the id sequence: each rank that is one more than another has an id drawn for it after the other was
--- looked up, with the queue's lock held. A message that had its id before that needs one more, which nobody gets.
-create or replace function penstock._burn_ids(n bigint) returns void
+-- Ranks never exceed the id sequence: whoever gave a rank that is one more than another makes sure of it before he lets go of
+-- the queue's lock. Mostly the sequence is ahead by far.
+create or replace function penstock._cover(rank bigint) returns void
 language sql
-as $$ select count(nextval('penstock.message_ids')) from generate_series(1, n) $$;
-comment on function penstock._burn_ids(bigint) is
-    'Advances the id sequence so that ranks given to messages that come back stay below it.';
+as $$
+    select count(nextval('penstock.message_ids'))
+    from penstock.message_ids s, generate_series(case when s.is_called then s.last_value else 0 end + 1, rank)
+$$;
+comment on function penstock._cover(bigint) is
+    'Advances the id sequence to a rank, if it is not there yet.';
 
 -- Exclusive lock: no writer of this queue is open, so a fresh snapshot sees every row there is. Rows that an open
 -- claim is deleting are still visible and hold the floor. It must be held until commit: a writer that entered before

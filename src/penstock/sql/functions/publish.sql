@@ -14,7 +14,7 @@ declare
     floor_ranks bigint[] := penstock._floor(queue_id);
     plain_tops bigint[];
     last_rank bigint;
-    entered boolean;
+    top_rank bigint;
 begin
     if floor_ranks is not null
         and (tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)))
@@ -39,45 +39,51 @@ begin
         if floor_ranks is not null then
             last_rank := penstock._last_rank(queue_id, priority, '', false, floor_ranks[priority + 1], null);
         end if;
-        insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
-        select
-            queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
-            headers, m.payload, m.body
-        from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
-        where m.id is not null;
-    else
-        insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
-        select
-            queue_id, m.priority,
-            coalesce(
-                m.nth + max(
-                    case
-                        when m.nth = 1 and floor_ranks is not null
-                            then penstock._last_rank(queue_id, m.priority, m.tenant, m.fair, floor_ranks[m.priority + 1], plain_tops)
-                    end
-                ) over (partition by m.priority, m.tenant),
-                m.id
-            ),
-            m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
-        from (
+        with put as (
+            insert into penstock.ready
+                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
             select
-                x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
-                plain_tops is not null or coalesce(x.tenant, tenant) <> '' as fair,
-                row_number() over (partition by coalesce(x.priority, priority), coalesce(x.tenant, tenant) order by x.n) as nth,
-                coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
-                coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
-                x.payload, x.body
-            from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
-                x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
-            where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
-        ) m;
+                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
+                headers, m.payload, m.body
+            from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
+            where m.id is not null
+            returning rank
+        )
+        select max(p.rank) into top_rank from put p;
+    else
+        with put as (
+            insert into penstock.ready
+                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+            select
+                queue_id, m.priority,
+                coalesce(
+                    m.nth + max(
+                        case
+                            when m.nth = 1 and floor_ranks is not null
+                                then penstock._last_rank(queue_id, m.priority, m.tenant, m.fair, floor_ranks[m.priority + 1], plain_tops)
+                        end
+                    ) over (partition by m.priority, m.tenant),
+                    m.id
+                ),
+                m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
+            from (
+                select
+                    x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
+                    plain_tops is not null or coalesce(x.tenant, tenant) <> '' as fair,
+                    row_number() over (partition by coalesce(x.priority, priority), coalesce(x.tenant, tenant) order by x.n) as nth,
+                    coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
+                    coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
+                    x.payload, x.body
+                from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
+                    x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
+                where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
+            ) m
+            returning rank
+        )
+        select max(p.rank) into top_rank from put p;
     end if;
-    entered := found;
-    -- Ids were drawn before the ranks were looked up: see _burn_ids().
-    perform penstock._burn_ids(cardinality(ids));
-    return entered and (
+    perform penstock._cover(top_rank);
+    return top_rank is not null and (
         floor_ranks is null
         or not exists (
             select from (

@@ -84,6 +84,7 @@ declare
     floor_ranks bigint[];
     front_ranks bigint[];
     plain_tops bigint[];
+    top_rank bigint;
     ids bigint[];
     stale boolean;
 begin
@@ -105,33 +106,36 @@ begin
     front_ranks := penstock._front(queue_id, floor_ranks, plain_tops is not null);
     with gone as (
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
-    )
-    insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-         payload, body, errors)
-    select
-        queue_id, g.priority,
-        case
-            when g.attempts > 0 then coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids'))
-            else coalesce(
-                g.nth + max(
-                    case
-                        when g.nth = 1
-                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
-                    end
-                ) over (partition by g.priority, g.tenant),
-                nextval('penstock.message_ids')
-            )
-        end,
-        g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
-        g.headers, g.payload, g.body, g.errors
-    from (
+    ), put as (
+        insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
+             payload, body, errors)
         select
-            x.*, plain_tops is not null or x.tenant <> '' as fair,
-            row_number() over (partition by x.priority, x.tenant order by x.attempts > 0, x.due_at, x.id) as nth
-        from gone x order by x.due_at, x.id
-    ) g;
-    perform penstock._burn_ids(cardinality(ids));
+            queue_id, g.priority,
+            case
+                when g.attempts > 0 then coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids'))
+                else coalesce(
+                    g.nth + max(
+                        case
+                            when g.nth = 1
+                                then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
+                        end
+                    ) over (partition by g.priority, g.tenant),
+                    nextval('penstock.message_ids')
+                )
+            end,
+            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+            g.headers, g.payload, g.body, g.errors
+        from (
+            select
+                x.*, plain_tops is not null or x.tenant <> '' as fair,
+                row_number() over (partition by x.priority, x.tenant order by x.attempts > 0, x.due_at, x.id) as nth
+            from gone x order by x.due_at, x.id
+        ) g
+        returning rank
+    )
+    select max(p.rank) into top_rank from put p;
+    perform penstock._cover(top_rank);
     return cardinality(ids);
 end
 $$;
