@@ -1,0 +1,307 @@
+-- Put: what publishing does inside, for one topic's queues or for one queue.
+
+-- One queue's step of a publish, with the queue's lock held and the ids drawn after it. True: consumers may be asleep.
+-- A null id is a message that a dedup key refused.
+create or replace function penstock._put(
+    queue_id int, at timestamptz, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
+    priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
+) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    floor_ranks bigint[] := penstock._floor(queue_id);
+    plain_tops bigint[];
+    last_rank bigint;
+    top_rank bigint;
+begin
+    if floor_ranks is not null
+        and (tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)))
+    then
+        perform penstock._begin_tenants(queue_id, floor_ranks);
+    end if;
+    select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
+    if due_at is not null or due_times is not null then
+        insert into penstock.scheduled
+            (queue_id, sweep_queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+        select
+            queue_id, queue_id, m.id, coalesce(m.priority, priority), 0, coalesce(m.large, false), coalesce(m.due_at, due_at), at,
+            coalesce(m.expires_at, expires_at), coalesce(m.tenant, tenant), coalesce(m.dedup_key, dedup_key), coalesce(m.headers, headers),
+            m.payload, m.body
+        from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys)
+            m(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key)
+        where coalesce(m.due_at, due_at) > at and m.id is not null;
+    end if;
+    if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null and expiries is null
+        and due_at is null and due_times is null and dedup_keys is null
+    then
+        if floor_ranks is not null then
+            last_rank := penstock._last_rank(queue_id, priority, '', false, floor_ranks[priority + 1], null);
+        end if;
+        with put as (
+            insert into penstock.ready
+                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+            select
+                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
+                headers, m.payload, m.body
+            from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
+            where m.id is not null
+            returning rank
+        )
+        select max(p.rank) into top_rank from put p;
+    else
+        with put as (
+            insert into penstock.ready
+                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+            select
+                queue_id, m.priority,
+                coalesce(
+                    m.nth + max(
+                        case
+                            when m.nth = 1 and floor_ranks is not null
+                                then penstock._last_rank(queue_id, m.priority, m.tenant, m.fair, floor_ranks[m.priority + 1], plain_tops)
+                        end
+                    ) over (partition by m.priority, m.tenant),
+                    m.id
+                ),
+                m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
+            from (
+                select
+                    x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
+                    plain_tops is not null or coalesce(x.tenant, tenant) <> '' as fair,
+                    row_number() over (partition by coalesce(x.priority, priority), coalesce(x.tenant, tenant) order by x.n) as nth,
+                    coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
+                    coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
+                    x.payload, x.body
+                from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
+                    x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
+                where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
+            ) m
+            returning rank
+        )
+        select max(p.rank) into top_rank from put p;
+    end if;
+    perform penstock._cover(top_rank);
+    return top_rank is not null and (
+        floor_ranks is null
+        or not exists (
+            select from (
+                select case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
+                where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_ranks[priority + 1]
+                order by r.rank, r.id limit 1
+            ) head
+            where head.published_at < at - interval '50 ms'
+        )
+    );
+end
+$$;
+comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
+    'Puts messages into one queue, into ready or scheduled, and says whether consumers should be woken.';
+
+-- Keys are taken in the order (key, queue), the same for everyone, so that two batches cannot wait for each other.
+-- A key that is held in any of the queues refuses the message in all of them.
+create or replace function penstock._take_dedup_key(queue_ids int[], dedup_key text, message_id bigint) returns bigint
+language plpgsql
+as $$
+declare
+    taken int;
+    holder bigint;
+begin
+    for i in 1..cardinality(queue_ids) loop
+        loop
+            insert into penstock.dedup (queue_id, key, id) values (queue_ids[i], dedup_key, message_id)
+            on conflict (queue_id, key) do nothing returning queue_id into taken;
+            exit when found;
+            select d.id into holder from penstock.dedup d where d.queue_id = queue_ids[i] and d.key = dedup_key;
+            if found then
+                delete from penstock.dedup d
+                where d.queue_id = any(queue_ids[1:i - 1]) and d.key = dedup_key and d.id = message_id;
+                return holder;
+            end if;
+            -- Its holder finished between the two statements: try again.
+        end loop;
+    end loop;
+    return message_id;
+end
+$$;
+comment on function penstock._take_dedup_key(int[], text, bigint) is
+    'Takes a dedup key for a message in all its queues, or returns the id of the unfinished message that holds it.';
+
+create or replace function penstock._check_lists(
+    n int, payloads jsonb[], bodies bytea[], deliver_afters timestamptz[], priorities int[], tenants text[], headers_list jsonb[],
+    ttls int[], dedup_keys text[]
+) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    wrong record;
+begin
+    select l.name, l.length into wrong
+    from (values
+        ('payloads', cardinality(payloads)), ('bodies', cardinality(bodies)), ('deliver_afters', cardinality(deliver_afters)),
+        ('priorities', cardinality(priorities)), ('tenants', cardinality(tenants)), ('headers_list', cardinality(headers_list)),
+        ('ttls', cardinality(ttls)), ('dedup_keys', cardinality(dedup_keys))
+    ) l(name, length)
+    where l.length <> n limit 1;
+    if found then
+        perform penstock._invalid(format('%s has %s elements for %s messages', wrong.name, wrong.length, n));
+    end if;
+    select m.n, m.priority, m.tenant, m.due_at, m.ttl, m.key into wrong
+    from unnest(priorities, tenants, deliver_afters, ttls, dedup_keys) with ordinality m(priority, tenant, due_at, ttl, key, n)
+    where m.priority not between 0 and 3 or char_length(m.tenant) not between 1 and 255 or not isfinite(m.due_at) or m.ttl < 1
+        or char_length(m.key) not between 1 and 500
+    limit 1;
+    if found then
+        perform penstock._invalid(format(
+            'message %s has an option that cannot be: priority %s (0 to 3), tenant "%s" (1 to 255 characters), deliver after %s (finite), ttl %s (at least 1), dedup key "%s" (1 to 500 characters)',
+            wrong.n, wrong.priority, left(wrong.tenant, 300), wrong.due_at, wrong.ttl, left(wrong.key, 600)
+        ));
+    end if;
+    select m.n, m.body is null as neither into wrong
+    from unnest(payloads, bodies) with ordinality m(payload, body, n)
+    where (m.payload is null) = (m.body is null) limit 1;
+    if found then
+        perform penstock._invalid(
+            format('message %s has %s', wrong.n, case when wrong.neither then 'neither payload nor body' else 'both payload and body' end),
+            'Give JSON as payload, or bytes as body. JSON null is written ''null''::jsonb.'
+        );
+    end if;
+end
+$$;
+comment on function penstock._check_lists(int, jsonb[], bytea[], timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Refuses batches whose lists have different lengths, or hold a value that cannot be.';
+
+-- The order of steps matters: the locks of all queues by id, then the ids, then the floors (see floors.sql).
+create or replace function penstock._publish(
+    queue_name text, queue_ids int[], payloads jsonb[], bodies bytea[], deliver_after timestamptz, priority int, tenant text,
+    headers jsonb, ttl_seconds int, dedup_key text, deliver_afters timestamptz[], priorities int[], tenants text[],
+    headers_list jsonb[], ttls int[], dedup_keys text[]
+) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    inline_limit constant int := 1500;
+    at timestamptz := penstock.clock();
+    n int := coalesce(cardinality(payloads), cardinality(bodies));
+    alike boolean := deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
+        and dedup_keys is null and dedup_key is null;
+    ids bigint[];
+    fresh bigint[];
+    large boolean[];
+    largest int;
+    queue_id int;
+    name text;
+    notify boolean;
+    default_ttl int;
+    payload_limit int;
+    keyed record;
+    holder bigint;
+begin
+    if n is null then
+        perform penstock._invalid('no payloads given: null', 'An empty array publishes nothing.');
+    end if;
+    if priority is null or priority not between 0 and 3 then
+        perform penstock._check_range('priority', priority, 0, 3);
+    end if;
+    if char_length(tenant) not between 1 and 255 then
+        perform penstock._invalid(format('tenant must have 1 to 255 characters, not %s', char_length(tenant)), 'null is for messages of no tenant.');
+    end if;
+    if not isfinite(deliver_after) then
+        perform penstock._invalid(format('deliver_after must be a finite time, not %s', deliver_after));
+    end if;
+    if ttl_seconds < 1 then
+        perform penstock._check_range('ttl_seconds', ttl_seconds, 1, 2147483647);
+    end if;
+    if char_length(dedup_key) not between 1 and 500 then
+        perform penstock._invalid(format('dedup_key must have 1 to 500 characters, not %s', char_length(dedup_key)), 'null is for messages that need not be unique.');
+    end if;
+    if not alike or bodies is not null or array_position(payloads, null) is not null then
+        perform penstock._check_lists(n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys);
+    end if;
+    if n = 0 then
+        return '{}';
+    end if;
+    if coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
+        select max(m.size) into largest
+        from (
+            select coalesce(pg_column_size(p.payload), octet_length(p.body)) as size from unnest(payloads, bodies) p(payload, body)
+        ) m;
+    end if;
+
+    foreach queue_id in array queue_ids loop
+        perform pg_advisory_xact_lock_shared(1346719315, queue_id);
+    end loop;
+    -- Those that were deleted before their lock was ours are not there any more. A topic goes on with the others.
+    queue_ids := array(select q.id from penstock.queues q where q.id = any(queue_ids) order by q.id);
+    if queue_name is not null and cardinality(queue_ids) = 0 then
+        perform penstock._unknown_queue(queue_name);
+    end if;
+    select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
+    fresh := ids;
+    if not alike then
+        for keyed in
+            select k.n, coalesce(k.key, dedup_key) as key
+            from unnest(ids, dedup_keys) with ordinality k(id, key, n)
+            where coalesce(k.key, dedup_key) is not null
+            order by coalesce(k.key, dedup_key) collate "C", k.n
+        loop
+            holder := penstock._take_dedup_key(queue_ids, keyed.key, ids[keyed.n]);
+            if holder <> ids[keyed.n] then
+                ids[keyed.n] := holder;
+                fresh[keyed.n] := null;
+            end if;
+        end loop;
+    end if;
+    if largest > inline_limit then
+        with sized as materialized (
+            select m.id, m.payload, m.body
+            from unnest(fresh, payloads, bodies) m(id, payload, body)
+            where m.id is not null and coalesce(pg_column_size(m.payload), octet_length(m.body)) > inline_limit
+        ), referenced as (
+            insert into penstock.payload_references (payload_id, queue_id)
+            select s.id, q.id from sized s cross join unnest(queue_ids) q(id)
+        )
+        insert into penstock.payloads (id, payload, body)
+        select s.id, s.payload, s.body from sized s where cardinality(queue_ids) > 0;
+        select
+            array_agg(m.size > inline_limit order by m.n),
+            array_agg(case when m.size <= inline_limit then m.payload end order by m.n),
+            array_agg(case when m.size <= inline_limit then m.body end order by m.n)
+        into large, payloads, bodies
+        from (
+            select p.*, coalesce(pg_column_size(p.payload), octet_length(p.body)) as size
+            from unnest(payloads, bodies) with ordinality p(payload, body, n)
+        ) m;
+    end if;
+
+    foreach queue_id in array queue_ids loop
+        select q.name, q.notify, q.message_ttl_seconds, q.max_payload_bytes into name, notify, default_ttl, payload_limit
+        from penstock.queues q where q.id = queue_id;
+        if largest is null and payload_limit < inline_limit then
+            select max(coalesce(pg_column_size(m.payload), octet_length(m.body))) into largest
+            from unnest(payloads, bodies) m(payload, body);
+        end if;
+        if largest > payload_limit then
+            raise exception using
+                errcode = 'PN005',
+                message = format('a payload of %s bytes is over the limit of %s bytes of queue "%s"', largest, payload_limit, name),
+                hint = 'Store it elsewhere and send a reference, or raise max_payload_bytes (256000000 at the most).';
+        end if;
+        if penstock._put(
+            queue_id, at, fresh, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,
+            at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), case when deliver_after > at then deliver_after end, dedup_key,
+            priorities, tenants, headers_list,
+            case when ttls is not null then array(select at + make_interval(secs => t) from unnest(ttls) with ordinality x(t, i) order by i) end,
+            deliver_afters, dedup_keys
+        ) and notify then
+            perform penstock._wake(name, ids[1]);
+        end if;
+    end loop;
+    return ids;
+end
+$$;
+comment on function penstock._publish(text, int[], jsonb[], bytea[], timestamptz, int, text, jsonb, int, text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Publishes a batch to a set of queues and returns the ids; where a dedup key is held, the id of its holder.';
