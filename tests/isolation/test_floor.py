@@ -385,6 +385,11 @@ def test_floor_never_sinks(own_spec: Spec) -> None:
         "pg_try_advisory_xact_lock_shared(1346719315, queue_id)",
     )
     a, b = queues(own_spec), own_spec.session()
+    # Maintenance leaves this floor to us: whether it finds one low depends on how long it took to look.
+    a.run(
+        "create or replace function penstock._low_floors(most int) returns int[]"
+        " language sql as $$ select null::int[] $$"
+    )
     (due,) = a.run("select penstock.clock() + interval '30 seconds'")[0]
     a.maintain()
     turn_over(a)
@@ -392,7 +397,7 @@ def test_floor_never_sinks(own_spec: Spec) -> None:
     b.move_clock("40 seconds")
     a.run(CLOSE_GATE, 0)
     maintain = b.waits("maintain")
-    a.value("raise_floor", "q")  # False where maintenance has come to it before
+    assert a.value("raise_floor", "q") is True
     raised = own_spec.floor("q")
     a.run(OPEN_GATE, 0)
     assert ("promoted", "q", 1) in maintain.rows()
