@@ -184,9 +184,16 @@ class Engine:
         return {name: sorted(lines) for name, lines in rows.items()}
 
     def belongings(self) -> Snapshot:
-        """Every row that belongs to a topic or a queue: all but what maintain() notes for itself."""
+        """Every row that belongs to a topic or a queue: all but what maintain() notes for itself.
+
+        A place that was taken and given back is another row of the same kind: places are counted.
+        """
         everything = self.snapshot()
         del everything["upkeep"], everything["floors"]
+        counted = (
+            "select queue_id, kind, tenant, count(*) from penstock.places group by 1, 2, 3 order by 1, 2, 3"
+        )
+        everything["places"] = [str(row) for row in self.query(counted)]
         floors = [
             str(queue) for (queue,) in self.query("select distinct queue_id from penstock.floors order by 1")
         ]

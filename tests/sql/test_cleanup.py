@@ -103,7 +103,7 @@ def test_a_purged_lease_cannot_be_settled(engine: Engine) -> None:
 
 def test_purge_all_empties_every_queue_and_keeps_topics_and_queues(engine: Engine) -> None:
     engine.topic("t", "a", "b")
-    engine.queue("c", max_active=5)
+    engine.queue("c", max_active=100)
     kept = engine.belongings()
     engine.publish("t", "x" * 5000)
     for queue in ("a", "b", "c"):

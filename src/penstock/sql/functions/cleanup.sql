@@ -1,6 +1,6 @@
 -- Cleanup: cancel a message, empty a queue, forget what is completed.
 
--- Scheduled first, then ready: a message that is promoted meanwhile moves in that direction.
+-- Scheduled first, then waiting, then ready: a message that is promoted meanwhile moves in that direction.
 create or replace function penstock.cancel_message(queue_name text, message_id bigint) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -14,15 +14,23 @@ declare
     ranks bigint[];
     key text;
     is_large boolean;
+    seat text;
 begin
+    if penstock._capped(queue) then
+        perform penstock._lock_queue(queue);
+    end if;
     delete from penstock.scheduled s where s.queue_id = queue and s.id = message_id
     returning s.dedup_key, s.large into key, is_large;
+    if is_large is null then
+        delete from penstock.waiting w where w.queue_id = queue and w.id = message_id
+        returning w.dedup_key, w.large into key, is_large;
+    end if;
     if is_large is null then
         select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
         for p in 0..3 loop
             delete from penstock.ready r
             where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1] and r.id = message_id
-            returning r.dedup_key, r.large into key, is_large;
+            returning r.dedup_key, r.large, case when r.seated then r.tenant end into key, is_large, seat;
             exit when is_large is not null;
         end loop;
     end if;
@@ -31,6 +39,9 @@ begin
     end if;
     if is_large then
         perform penstock._free_payloads(queue, array[message_id]);
+    end if;
+    if seat is not null then
+        perform penstock._make_room(queue, null, array[seat]);
     end if;
     return is_large is not null;
 end
@@ -50,7 +61,7 @@ begin
     -- move: what a claim took meanwhile is found in active.
     perform penstock._require_read_committed('purging a queue');
     perform pg_advisory_xact_lock(1346719315, queue_id);
-    for state in 1..3 loop
+    for state in 1..4 loop
         if state = 1 then
             with deleted as (delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large, r.dedup_key)
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
@@ -61,11 +72,23 @@ begin
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
             into gone from deleted d;
-        else
-            with deleted as (delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key)
+        elsif state = 3 then
+            with deleted as (delete from penstock.waiting w where w.queue_id = queue_id returning w.id, w.large, w.dedup_key)
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
             into gone from deleted d;
+        else
+            with deleted as (delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key, a.place)
+            select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
+                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys,
+                array_agg(d.place) filter (where d.place is not null) as places
+            into gone from deleted d;
+            -- Nobody is left who could hold a seat: all tenants have theirs again.
+            delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14);
+            delete from penstock.tenants t where t.queue_id = queue_id;
+            if gone.places is not null then
+                perform penstock._return_places(queue_id, gone.places);
+            end if;
         end if;
         purged := purged + coalesce(cardinality(gone.ids), 0);
         perform penstock._free_dedup_keys(queue_id, gone.keys, gone.ids);

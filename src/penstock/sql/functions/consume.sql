@@ -18,7 +18,8 @@ comment on function penstock._check_consume(text, int, int) is 'Says what is wro
 
 -- Rows are locked first, then exactly those are deleted. The ctid of a row that this transaction has locked cannot
 -- change, and ready rows are never updated; the + 0 keeps the planner from an index instead. A claim takes no lock that anybody waits for, and waits for none.
--- The lateral join goes through the priorities in order and stops as soon as there are enough.
+-- The lateral join goes through the priorities in order and stops as soon as there are enough. In a queue with a cap the rows have
+-- been locked before, with a place for each (places.sql).
 create or replace function penstock.consume_messages_batch(
     queue_name text,
     consumer_token text default null,
@@ -42,6 +43,10 @@ declare
     lease int;
     backoff float8;
     lease_end timestamptz;
+    most int;
+    pooled boolean;
+    fair boolean;
+    rows tid[];
     got int;
 begin
     if batch_size is null or batch_size not between 1 and 10000 or vt_seconds not between 0 and 2592000 or consumer_token = ''
@@ -49,8 +54,10 @@ begin
     then
         perform penstock._check_consume(consumer_token, vt_seconds, batch_size);
     end if;
-    select q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff
-    into queue_id, kept_until, paused, lease, backoff
+    select
+        q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
+        q.max_active, cardinality(q.quotas) = 1, q.plain_tops is not null
+    into queue_id, kept_until, paused, lease, backoff, most, pooled, fair
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= at then
         perform penstock._unknown_queue(queue_name);
@@ -59,8 +66,14 @@ begin
         return;
     end if;
     lease_end := at + make_interval(secs => lease);
+    if most is not null then
+        missing := least(missing, greatest(most / 2, 1));
+    end if;
 
     for look in 1..2 loop
+        if most is not null then
+            rows := penstock._reserve(queue_id, missing, at, pooled);
+        end if;
         return query
         with living as materialized (
             select r.ctid as row
@@ -75,13 +88,14 @@ begin
             limit missing
         ), gone as (
             delete from penstock.ready r
-            where r.queue_id + 0 = queue_id and r.ctid = any(array(select l.row from living l)) returning r.*
+            where r.queue_id + 0 = queue_id and r.ctid = any(coalesce(rows, array(select l.row from living l))) returning r.*
         )
         insert into penstock.active as a
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, vt, claimed_at, published_at, expires_at, lifetime, tenant,
-             token, dedup_key, headers, payload, body, errors)
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, place, large, seated, vt, claimed_at, published_at, expires_at,
+             lifetime, tenant, token, dedup_key, headers, payload, body, errors)
         select
-            queue_id, queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit, g.large,
+            queue_id, queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit,
+            case when not pooled then g.priority when pooled then 0 end, g.large, g.seated,
             -- The lease grows with each attempt by the queue's factor, to 30 days at the most.
             case
                 when backoff = 1 then lease_end
@@ -98,12 +112,12 @@ begin
         missing := missing - got;
         exit when missing = 0 or look = 2;
         -- Less than asked for: take back what nobody holds any more and promote what is due, then look again.
-        exit when not penstock._sweep_due(queue_id, at);
+        exit when not penstock._sweep_due(queue_id, at, fair);
     end loop;
 end
 $$;
 comment on function penstock.consume_messages_batch(text, text, int, int) is
-    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given.';
+    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. In a queue with max_active at most half of that, and as many of each priority as have a place. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given.';
 
 create or replace function penstock.consume_message(
     queue_name text,
@@ -127,6 +141,7 @@ declare
     moved bigint;
     keys text[];
     ids bigint[];
+    seats text[];
 begin
     with gone as (
         delete from penstock.ready r
@@ -140,13 +155,18 @@ begin
             g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
         from gone g
     )
-    select count(*), array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null) into moved, ids, keys from gone g;
+    select
+        count(*), array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.tenant) filter (where g.seated)
+    into moved, ids, keys, seats from gone g;
     perform penstock._free_dedup_keys(queue_id, keys, ids);
+    if seats is not null then
+        perform penstock._return_seats(queue_id, seats);
+    end if;
     return moved;
 end
 $$;
 comment on function penstock._expire_ready(int, tid[], timestamptz) is
-    'Moves locked rows of ready whose time to live is over to the dead letters.';
+    'Moves locked rows of ready whose time to live is over to the dead letters, with the queue''s lock held.';
 
 create or replace function penstock._expire_scheduled(queue_id int, ids bigint[], at timestamptz) returns bigint
 language plpgsql

@@ -49,24 +49,52 @@ declare
     at timestamptz := penstock.clock();
     floor_ranks bigint[] := penstock._floor(queue_id);
     plain_tops bigint[];
+    cap int;
+    tenants text[];
+    seated boolean[];
     most int;
     name text;
     wakes boolean;
     revived bigint;
     top_rank bigint;
 begin
-    select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops into most, name, wakes, plain_tops
+    select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops, q.tenant_max_active into most, name, wakes, plain_tops, cap
     from penstock.queues q where q.id = queue_id;
+    select array_agg(d.id), array_agg(d.tenant) into ids, tenants
+    from (select d.id, d.tenant from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) order by d.id) d;
+    if floor_ranks is null and plain_tops is not null then
+        seated := array_fill(false, array[cardinality(ids)]);
+    elsif cap is not null then
+        seated := penstock._seat(queue_id, cap, tenants);
+    end if;
     insert into penstock.dedup (queue_id, key, id)
     select queue_id, d.dedup_key, d.id from penstock.dead d
     where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
     on conflict do nothing;
     with gone as (
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
+    ), judged as materialized (
+        select
+            x.*, plain_tops is not null or x.tenant <> '' as fair, coalesce(m.seated, false) as seated, seated is not null and not m.seated as waits,
+            row_number() over (partition by x.priority, x.tenant, m.seated order by x.id) as nth,
+            case when more_attempts is null then 0 else x.attempts end as attempts_again,
+            case when x.attempts + more_attempts > most then x.attempts + more_attempts end as limit_again,
+            coalesce(x.lifetime, x.expires_at - x.published_at) as lifetime_again,
+            (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key and k.id = x.id) as key_again
+        from gone x join unnest(ids, seated) m(id, seated) on m.id = x.id
+        order by x.id
+    ), aside as (
+        insert into penstock.waiting
+            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors)
+        select
+            queue_id, queue_id, g.id, g.priority, true, nextval('penstock.message_ids'), g.attempts_again, g.limit_again, g.large, g.published_at,
+            at + g.lifetime_again, g.lifetime_again, g.tenant, g.key_again, g.headers, g.payload, g.body, g.errors
+        from judged g where g.waits
     ), put as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-             payload, body, errors)
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
+             headers, payload, body, errors)
         select
             queue_id, g.priority,
             coalesce(
@@ -78,21 +106,12 @@ begin
                 ) over (partition by g.priority, g.tenant),
                 nextval('penstock.message_ids')
             ),
-            g.id, case when more_attempts is null then 0 else g.attempts end,
-            case when g.attempts + more_attempts > most then g.attempts + more_attempts end,
-            g.large, g.fair, g.published_at, at + coalesce(g.lifetime, g.expires_at - g.published_at),
-            coalesce(g.lifetime, g.expires_at - g.published_at), g.tenant,
-            (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = g.dedup_key and k.id = g.id),
-            g.headers, g.payload, g.body, g.errors
-        from (
-            select
-                x.*, plain_tops is not null or x.tenant <> '' as fair,
-                row_number() over (partition by x.priority, x.tenant order by x.id) as nth
-            from gone x order by x.id
-        ) g
+            g.id, g.attempts_again, g.limit_again, g.large, g.fair, g.seated, g.published_at, at + g.lifetime_again, g.lifetime_again, g.tenant,
+            g.key_again, g.headers, g.payload, g.body, g.errors
+        from judged g where not g.waits
         returning rank
     )
-    select count(*), max(p.rank) into revived, top_rank from put p;
+    select (select count(*) from gone), (select max(p.rank) from put p) into revived, top_rank;
     perform penstock._cover(top_rank);
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);
@@ -101,7 +120,7 @@ begin
 end
 $$;
 comment on function penstock._revive(int, bigint[], int) is
-    'Brings dead letters back to ready. Their time to live starts again; a dedup key that another message took meanwhile is dropped.';
+    'Brings dead letters back to ready, or to waiting. Their time to live starts again; a dedup key that another message took meanwhile is dropped.';
 
 create or replace function penstock.requeue_dlq_messages(queue_name text, message_ids bigint[] default null) returns bigint
 language plpgsql security definer

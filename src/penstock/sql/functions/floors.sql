@@ -35,15 +35,26 @@ $$;
 comment on function penstock._floor(int) is
     'The newest floor of a queue, a rank for each priority; null where this transaction cannot see the newest.';
 
--- The rank that a message which comes in new is put behind. In a queue with tenants: the last one of its own, where what
--- waited before the first tenant came counts for those of no tenant (plain_tops). In a queue without: the last one; null where
--- nothing waits, and then its id is its rank, so that ranks of the dead are not used again.
+create or replace function penstock._first_rank(queue_id int, priority smallint, floor_rank bigint) returns bigint
+language sql stable
+as $$
+    select r.rank from penstock.ready r
+    where r.queue_id = _first_rank.queue_id and r.priority = _first_rank.priority and r.rank >= floor_rank
+    order by r.rank, r.id limit 1
+$$;
+comment on function penstock._first_rank(int, smallint, bigint) is 'The rank of the first in line; null where nothing waits.';
+
+-- The rank that a message which comes in new is put behind. In a queue with tenants: the one before the first in line, or the last one of
+-- its own if that is later, where what waited before the first tenant came counts for those of no tenant (plain_tops). So who
+-- has nothing waiting comes next to the first in line, by its id behind it: however fast it sends, others have their turn. In
+-- a queue without: the last one; null where nothing waits, and then its id is its rank, so that ranks of the dead are not used again.
 create or replace function penstock._last_rank(queue_id int, priority smallint, tenant text, fair boolean, floor_rank bigint, plain_tops bigint[]) returns bigint
 language sql stable
 as $$
     select case
         when fair then greatest(
             floor_rank,
+            penstock._first_rank(_last_rank.queue_id, _last_rank.priority, floor_rank) - 1,
             case when tenant = '' then plain_tops[priority + 1] end,
             (
                 select r.rank from penstock.ready r
@@ -60,27 +71,44 @@ as $$
     end
 $$;
 comment on function penstock._last_rank(int, smallint, text, boolean, bigint, bigint[]) is
-    'The last rank that a tenant waits at in a queue and priority; in a queue without tenants, that anybody waits at.';
+    'The rank behind which a new message of a tenant goes; in a queue without tenants, the last one.';
 
--- The front of each priority: the rank of its first living row. Where there is none, the floor in a queue with
--- tenants, else null: then a fresh id is as far in front as any, and does not hold the floor down.
-create or replace function penstock._front(queue_id int, floor_ranks bigint[], fair boolean) returns bigint[]
-language sql stable
+-- Where a message goes that comes back. In a queue without tenants: in front of all that waits; null where nothing does, and
+-- then a fresh id is as far in front as any, and does not hold the floor down. In a queue with tenants: behind the first in line, in
+-- front of what its tenant has waiting, but where only one of its tenant's is already: so that those that
+-- come back again and again take no more than one turn more than others.
+create or replace function penstock._back_rank(queue_id int, priority smallint, tenant text, fair boolean, floor_rank bigint) returns bigint
+language plpgsql stable
 as $$
-    select array_agg(
-        coalesce(
-            (
-                select r.rank from penstock.ready r
-                where r.queue_id = _front.queue_id and r.priority = p.n - 1 and r.rank >= p.floor
-                order by r.rank, r.id limit 1
-            ),
-            case when fair then p.floor end
-        ) order by p.n
-    )
-    from unnest(floor_ranks) with ordinality p(floor, n)
+declare
+    head bigint := penstock._first_rank(_back_rank.queue_id, _back_rank.priority, floor_rank);
+    own record;
+    expected bigint;
+begin
+    if not fair then
+        return head;
+    end if;
+    if head is null then
+        return floor_rank + 1;
+    end if;
+    expected := head + 1;
+    for own in
+        select o.rank, count(*) as n
+        from (
+            select r.rank from penstock.ready r
+            where r.fair and r.tenant = _back_rank.tenant and r.queue_id = _back_rank.queue_id and r.priority = _back_rank.priority
+                and r.rank > head
+            order by r.rank limit 200
+        ) o
+        group by o.rank order by o.rank
+    loop
+        exit when own.rank > expected or own.n < 2;
+        expected := own.rank + 1;
+    end loop;
+    return expected;
+end
 $$;
-comment on function penstock._front(int, bigint[], boolean) is
-    'The ranks for messages that come back: in front of what waits.';
+comment on function penstock._back_rank(int, smallint, text, boolean, bigint) is 'The rank for a message that comes back.';
 
 -- The first message of a tenant: from now on ranks are given by tenant. Whoever comes second while the first has not
 -- committed goes on without: only his messages are ranked by tenant then.
@@ -131,6 +159,7 @@ as $$
 declare
     newest penstock.floors;
     raised bigint[];
+    aside bigint[];
     head bigint;
     top bigint;
 begin
@@ -157,23 +186,96 @@ begin
         order by r.rank, r.id limit 1;
         raised[p + 1] := greatest(newest.ranks[p + 1], coalesce(head, top));
     end loop;
-    if raised = newest.ranks then
+    select penstock._raise_aside(newest, top) into aside
+    from penstock.queues q where q.id = _raise_floor.queue_id and (q.quotas is not null or q.plain_tops is not null);
+    if raised = newest.ranks and (aside is null or aside = array[newest.waiting_rank] || newest.place_ranks) then
         return false;
     end if;
+    newest.waiting_rank := coalesce(aside[1], newest.waiting_rank);
+    newest.place_ranks := coalesce(aside[2:6], newest.place_ranks);
     perform penstock._append_floor(newest, raised, null, null, null);
     return true;
 end
 $$;
 comment on function penstock._raise_floor(int, boolean) is
-    'Raises the floor of a queue to its first living row, or to the last id where it is empty.';
+    'Raises the floor of a queue to its first living row, or to the last id where it is empty; so with what waits and the free places.';
+
+-- The same for what stands aside of ready: first what waits, then the free places of each kind. Free seats of tenants that do
+-- not move would hold theirs down for good: where that is far behind they are moved up, or dropped with a tenant that has them all.
+create or replace function penstock._raise_aside(newest penstock.floors, top bigint) returns bigint[]
+language plpgsql
+as $$
+declare
+    raised bigint[];
+    head bigint;
+begin
+    select w.rank into head
+    from penstock.waiting w
+    where w.queue_id = newest.queue_id and w.sweep_queue_id = newest.queue_id and w.rank >= newest.waiting_rank
+    order by w.rank limit 1;
+    raised[1] := greatest(newest.waiting_rank, coalesce(head, top));
+    for k in 0..3 loop
+        select s.rank into head
+        from penstock.places s
+        where s.queue_id = newest.queue_id and s.kind = k and s.tenant = '' and s.rank >= newest.place_ranks[k + 1]
+        order by s.rank limit 1;
+        raised[k + 2] := greatest(newest.place_ranks[k + 1], coalesce(head, top));
+    end loop;
+    for look in 1..2 loop
+        select s.rank into head
+        from penstock.places s
+        where s.queue_id = newest.queue_id and s.sweep_queue_id = newest.queue_id and s.kind = 4 and s.rank >= newest.place_ranks[5]
+        order by s.rank limit 1;
+        exit when look = 2 or head is null or head > top - 10000;
+        perform penstock._move_seats_up(newest.queue_id, newest.place_ranks[5], top - 10000);
+    end loop;
+    raised[6] := greatest(newest.place_ranks[5], coalesce(head, top));
+    return raised;
+end
+$$;
+comment on function penstock._raise_aside(penstock.floors, bigint) is 'Where what waits and the free places begin now.';
+
+create or replace function penstock._move_seats_up(queue_id int, from_rank bigint, to_rank bigint) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    idle record;
+begin
+    for idle in
+        select s.tenant, t.seats
+        from (
+            select distinct x.tenant from (
+                select p.tenant from penstock.places p
+                where p.queue_id = queue_id and p.sweep_queue_id = queue_id and p.kind = 4 and p.rank between from_rank and to_rank
+                order by p.rank limit 500
+            ) x
+        ) s
+        left join penstock.tenants t on t.queue_id = queue_id and t.tenant = s.tenant
+    loop
+        with gone as (
+            delete from penstock.places p
+            where p.queue_id = queue_id and p.kind = 4 and p.tenant = idle.tenant and p.rank >= from_rank returning p.rank
+        ), known as (
+            delete from penstock.tenants t where t.queue_id = queue_id and t.tenant = idle.tenant and t.seats = (select count(*) from gone)
+                and not exists (select from penstock.places o where o.queue_id = queue_id and o.kind = 14 and o.tenant = idle.tenant)
+            returning t.tenant
+        )
+        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+        select queue_id, queue_id, 4, nextval('penstock.message_ids'), idle.tenant from gone g where not exists (select from known);
+    end loop;
+end
+$$;
+comment on function penstock._move_seats_up(int, bigint, bigint) is
+    'Gives the oldest free seats new ranks, and forgets tenants that have all their seats free.';
 
 create or replace function penstock._append_floor(newest penstock.floors, ranks bigint[], swept_to timestamptz, swept_all_at timestamptz, sweep_all_after timestamptz) returns void
 language plpgsql
 as $$
 begin
-    insert into penstock.floors (queue_id, tick, previous_tick, ranks, swept_to, swept_all_at, sweep_all_after)
+    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, swept_to, swept_all_at, sweep_all_after)
     values (
-        newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks,
+        newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks, newest.place_ranks, newest.waiting_rank,
         coalesce(_append_floor.swept_to, newest.swept_to),
         coalesce(_append_floor.swept_all_at, newest.swept_all_at),
         coalesce(_append_floor.sweep_all_after, newest.sweep_all_after)

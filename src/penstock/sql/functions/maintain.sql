@@ -127,7 +127,7 @@ comment on function penstock._upkeep(timestamptz, boolean) is 'The chores that a
 
 -- One queue's sweep. Everything is looked through when the ledger says so, which depends on what that took the last
 -- time: at most half a percent of the time, but at least once a minute.
-create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean, batches int) returns setof penstock.maintenance_result
+create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean, fair boolean, batches int) returns setof penstock.maintenance_result
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -142,6 +142,7 @@ declare
     expired bigint := 0;
     taken bigint := 0;
     promoted bigint := 0;
+    admitted bigint := 0;
     n bigint;
 begin
     if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
@@ -171,6 +172,9 @@ begin
         promoted := promoted + n;
         exit when n < most;
     end loop;
+    if fair then
+        admitted := penstock._admit(queue_id, most);
+    end if;
     if expired > 0 then
         return next ('expired', queue_name, expired)::penstock.maintenance_result;
     end if;
@@ -179,9 +183,12 @@ begin
     end if;
     if promoted > 0 then
         return next ('promoted', queue_name, promoted)::penstock.maintenance_result;
-        if notify then
-            perform penstock._wake(queue_name, 0);
-        end if;
+    end if;
+    if admitted > 0 then
+        return next ('admitted', queue_name, admitted)::penstock.maintenance_result;
+    end if;
+    if notify and promoted + admitted > 0 then
+        perform penstock._wake(queue_name, 0);
     end if;
     spent := clock_timestamp() - started;
     -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
@@ -193,7 +200,7 @@ begin
     end if;
 end
 $$;
-comment on function penstock._sweep(int, text, boolean, int) is
+comment on function penstock._sweep(int, text, boolean, boolean, int) is
     'Looks through one queue for leases that ran out, messages that are due and times to live that are over.';
 
 -- Queues whose floor is not where it could be, those unraised for longest first.
@@ -208,10 +215,10 @@ declare
     low int[];
 begin
     for queue in
-        select q.id, f.ranks
+        select q.id, q.quotas is not null as capped, q.plain_tops is not null as fair, f.ranks, f.place_ranks, f.waiting_rank
         from penstock.queues q
         cross join lateral (
-            select x.ranks, x.tick from penstock.floors x where x.queue_id = q.id order by x.tick desc limit 1
+            select x.ranks, x.place_ranks, x.waiting_rank, x.tick from penstock.floors x where x.queue_id = q.id order by x.tick desc limit 1
         ) f
         order by f.tick
     loop
@@ -223,7 +230,26 @@ begin
             where r.queue_id = queue.id and r.priority = p and r.rank >= queue.ranks[p + 1]
             order by r.rank, r.id limit 1;
             behind := behind or head > queue.ranks[p + 1];
+            if queue.capped then
+                select s.rank into head
+                from penstock.places s
+                where s.queue_id = queue.id and s.kind = p and s.tenant = '' and s.rank >= queue.place_ranks[p + 1]
+                order by s.rank limit 1;
+                behind := behind or head > queue.place_ranks[p + 1];
+            end if;
         end loop;
+        if queue.fair then
+            select w.rank into head
+            from penstock.waiting w
+            where w.queue_id = queue.id and w.sweep_queue_id = queue.id and w.rank >= queue.waiting_rank
+            order by w.rank limit 1;
+            behind := behind or head > queue.waiting_rank;
+            select s.rank into head
+            from penstock.places s
+            where s.queue_id = queue.id and s.sweep_queue_id = queue.id and s.kind = 4 and s.rank >= queue.place_ranks[5]
+            order by s.rank limit 1;
+            behind := behind or head > queue.place_ranks[5] or head < (select i.last_value - 10000 from penstock.message_ids i);
+        end if;
         -- An empty queue shows no rank to rise to. Where looking took a while, it was over the dead.
         if behind is true or clock_timestamp() > looked + interval '0.1 ms' then
             low := low || queue.id;
@@ -292,8 +318,8 @@ begin
             return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
         end if;
     end loop;
-    for queue in select q.id, q.name, q.notify from penstock.queues q order by q.id loop
-        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, case when brief then 1 else 10 end);
+    for queue in select q.id, q.name, q.notify, q.plain_tops is not null as fair from penstock.queues q order by q.id loop
+        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, queue.fair, case when brief then 1 else 10 end);
     end loop;
 end
 $$;

@@ -13,6 +13,8 @@ as $$
 declare
     floor_ranks bigint[] := penstock._floor(queue_id);
     plain_tops bigint[];
+    cap int;
+    aside boolean[];
     last_rank bigint;
     top_rank bigint;
 begin
@@ -21,7 +23,13 @@ begin
     then
         perform penstock._begin_tenants(queue_id, floor_ranks);
     end if;
-    select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
+    select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
+    if cap is not null or (floor_ranks is null and plain_tops is not null) then
+        aside := penstock._put_aside(
+            queue_id, at, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large, priority, tenant, headers, expires_at,
+            due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
+        );
+    end if;
     if due_at is not null or due_times is not null then
         insert into penstock.scheduled
             (queue_id, sweep_queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
@@ -53,7 +61,7 @@ begin
     else
         with put as (
             insert into penstock.ready
-                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+                (queue_id, priority, rank, id, attempts, large, fair, seated, published_at, expires_at, tenant, dedup_key, headers, payload, body)
             select
                 queue_id, m.priority,
                 coalesce(
@@ -65,7 +73,7 @@ begin
                     ) over (partition by m.priority, m.tenant),
                     m.id
                 ),
-                m.id, 0, m.large, m.fair, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
+                m.id, 0, m.large, m.fair, cap is not null, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
             from (
                 select
                     x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
@@ -76,14 +84,14 @@ begin
                     x.payload, x.body
                 from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
                     x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
-                where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
+                where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null and aside[x.n] is not true
             ) m
             returning rank
         )
         select max(p.rank) into top_rank from put p;
     end if;
     perform penstock._cover(top_rank);
-    return top_rank is not null and (
+    return (floor_ranks is null and aside is not null) or top_rank is not null and (
         floor_ranks is null
         or not exists (
             select from (
@@ -98,6 +106,51 @@ end
 $$;
 comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
     'Puts messages into one queue, into ready or scheduled, and says whether consumers should be woken.';
+
+-- With the queue's lock held. No cap: a snapshot that cannot see the newest floor. What has to wait is ranked when it comes in.
+create or replace function penstock._put_aside(
+    queue_id int, at timestamptz, cap int, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
+    priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
+) returns boolean[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    aside boolean[] := array_fill(false, array[cardinality(ids)]);
+    seated boolean[];
+    names text[];
+    places int[];
+begin
+    select array_agg(m.n), array_agg(m.tenant) into places, names
+    from (
+        select x.n, coalesce(x.tenant, tenant) as tenant
+        from unnest(ids, tenants, due_times) with ordinality x(id, tenant, due_at, n)
+        where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
+        order by x.n
+    ) m;
+    if places is null then
+        return aside;
+    end if;
+    if cap > 0 then
+        seated := penstock._seat(queue_id, cap, names);
+    end if;
+    for i in 1..cardinality(places) loop
+        aside[places[i]] := seated[i] is not true;
+    end loop;
+    insert into penstock.waiting
+        (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, large, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+    select
+        queue_id, queue_id, m.id, coalesce(m.priority, priority), true, m.id, 0, coalesce(m.large, false), at,
+        coalesce(m.expires_at, expires_at), coalesce(m.tenant, tenant), coalesce(m.dedup_key, dedup_key), coalesce(m.headers, headers), m.payload, m.body
+    from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, dedup_keys) with ordinality
+        m(id, payload, body, large, priority, tenant, headers, expires_at, dedup_key, n)
+    where aside[m.n];
+    return aside;
+end
+$$;
+comment on function penstock._put_aside(int, timestamptz, int, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
+    'Puts those messages into waiting that may not be ready yet, and says which.';
 
 -- Keys are taken in the order (key, queue), the same for everyone, so that two batches cannot wait for each other.
 -- A key that is held in any of the queues refuses the message in all of them.

@@ -62,7 +62,7 @@ comment on function penstock._from_one(int[]) is 'The same list with subscripts 
 create or replace function penstock._settings(q penstock.queues) returns jsonb
 language sql stable
 as $$
-    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at,plain_tops}'::text[]
+    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at,quotas,plain_tops}'::text[]
         || jsonb_build_object('topic_name', (select t.name from penstock.topics t where t.id = q.topic_id))
 $$;
 comment on function penstock._settings(penstock.queues) is 'The settings of a queue by which two definitions of it are compared.';
@@ -147,6 +147,9 @@ begin
             continue when not found;
             insert into penstock.floors (queue_id, tick, ranks)
             values (wanted.id, nextval('penstock.floor_ticks'), '{0,0,0,0}');
+            if coalesce(wanted.max_active, wanted.tenant_max_active) is not null then
+                perform penstock._apply_caps(wanted.id, null, null);
+            end if;
             return wanted.id;
         end if;
         exit when existing.keep_alive_until is null or existing.keep_alive_until > penstock.clock();
@@ -196,11 +199,16 @@ as $$
 declare
     queue int := penstock._queue_id(queue_name);
     altered penstock.queues;
+    quotas int[];
+    tenant_cap int;
 begin
+    perform penstock._lock_queue(queue);
     select q.* into altered from penstock.queues q where q.id = queue for no key update;
     if not found then
         perform penstock._unknown_queue(queue_name);
     end if;
+    quotas := altered.quotas;
+    tenant_cap := altered.tenant_max_active;
     altered.max_delivery_attempts := coalesce(max_delivery_attempts, altered.max_delivery_attempts);
     altered.visibility_timeout_seconds := coalesce(visibility_timeout_seconds, altered.visibility_timeout_seconds);
     altered.visibility_backoff := coalesce(visibility_backoff, altered.visibility_backoff);
@@ -230,10 +238,31 @@ begin
         tenant_max_active = altered.tenant_max_active,
         notify = altered.notify
     where q.id = altered.id;
+    perform penstock._apply_caps(altered.id, quotas, tenant_cap);
 end
 $$;
 comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live.';
+    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To set one where there was none waits for open transactions that hold messages of the queue.';
+
+-- With the queue's lock held, after the settings were written.
+create or replace function penstock._apply_caps(queue_id int, quotas_before int[], tenant_cap_before int) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    q penstock.queues;
+    quotas int[];
+begin
+    select x.* into q from penstock.queues x where x.id = queue_id;
+    quotas := penstock._quotas(q.max_active, q.min_active, q.priority_shares);
+    if quotas is distinct from quotas_before then
+        update penstock.queues x set quotas = quotas where x.id = queue_id;
+        perform penstock._change_quotas(queue_id, quotas_before, quotas);
+    end if;
+    perform penstock._change_tenant_cap(queue_id, tenant_cap_before, q.tenant_max_active);
+end
+$$;
+comment on function penstock._apply_caps(int, int[], int) is 'Brings the places and seats of a queue in line with its settings.';
 
 create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer
@@ -322,7 +351,10 @@ begin
     perform pg_advisory_xact_lock(1346719315, queue_id);
     delete from penstock.ready r where r.queue_id = _delete_queue.queue_id;
     delete from penstock.scheduled s where s.queue_id = _delete_queue.queue_id;
+    delete from penstock.waiting w where w.queue_id = _delete_queue.queue_id;
     delete from penstock.active a where a.queue_id = _delete_queue.queue_id;
+    delete from penstock.places p where p.queue_id = _delete_queue.queue_id;
+    delete from penstock.tenants t where t.queue_id = _delete_queue.queue_id;
     delete from penstock.dead d where d.queue_id = _delete_queue.queue_id;
     perform penstock._delete_done(queue_id);
     delete from penstock.dedup d where d.queue_id = _delete_queue.queue_id;
@@ -369,7 +401,9 @@ begin
     end if;
     perform from penstock.ready r where r.queue_id = queue_id for update nowait;
     perform from penstock.scheduled s where s.queue_id = queue_id for update nowait;
+    perform from penstock.waiting w where w.queue_id = queue_id for update nowait;
     perform from penstock.active a where a.queue_id = queue_id for update nowait;
+    perform from penstock.places p where p.queue_id = queue_id for update nowait;
     perform from penstock.dead d where d.queue_id = queue_id for update nowait;
     perform from penstock.done d where d.queue_id = queue_id for update nowait;
     perform penstock._delete_queue(queue_id);

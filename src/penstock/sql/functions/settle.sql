@@ -26,11 +26,14 @@ declare
     token text := tokens[1];
     queue_id int;
     keep boolean;
+    capped boolean;
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
     ids bigint[];
     keys text[];
     large_ids bigint[];
+    places smallint[];
+    seats text[];
 begin
     if message_ids is null or tokens is null or cardinality(message_ids) <> cardinality(tokens)
         or cardinality(results) <> cardinality(message_ids)
@@ -44,9 +47,13 @@ begin
         return query select penstock._ack_by_token(queue_name, message_ids, tokens, results);
         return;
     end if;
-    select q.id, q.retain_completed_seconds > 0 into queue_id, keep from penstock.queues q where q.name = queue_name;
+    select q.id, q.retain_completed_seconds > 0, q.quotas is not null or q.tenant_max_active is not null
+    into queue_id, keep, capped from penstock.queues q where q.name = queue_name;
     if not found then
         perform penstock._unknown_queue(queue_name);
+    end if;
+    if capped then
+        perform penstock._lock_queue(queue_id);
     end if;
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
@@ -69,22 +76,29 @@ begin
                 g.payload, g.body, g.errors, results[array_position(message_ids, g.id) - array_lower(message_ids, 1) + array_lower(results, 1)]
             from gone g
         )
-        select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large)
-        into ids, keys, large_ids from gone g;
+        select
+            array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large),
+            array_agg(g.place) filter (where g.place is not null), array_agg(g.tenant) filter (where g.seated)
+        into ids, keys, large_ids, places, seats from gone g;
     else
         with gone as (
             delete from penstock.active a
             where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
-            returning a.id, a.dedup_key, a.large
+            returning a.id, a.dedup_key, a.large, a.place, a.seated, a.tenant
         )
-        select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large)
-        into ids, keys, large_ids from gone g;
+        select
+            array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large),
+            array_agg(g.place) filter (where g.place is not null), array_agg(g.tenant) filter (where g.seated)
+        into ids, keys, large_ids, places, seats from gone g;
     end if;
     if keys is not null then
         perform penstock._free_dedup_keys(queue_id, keys, ids);
     end if;
     if large_ids is not null then
         perform penstock._free_payloads(queue_id, large_ids);
+    end if;
+    if places is not null or seats is not null then
+        perform penstock._make_room(queue_id, places, seats);
     end if;
     return query select unnest(ids);
 end
@@ -160,7 +174,7 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    front_ranks bigint[];
+    floor_ranks bigint[] := penstock._floor(queue_id);
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
     most int;
@@ -171,11 +185,13 @@ declare
     wakes boolean;
     name text;
     fair boolean;
+    places smallint[];
+    seats text[];
+    top_rank bigint;
 begin
     select nullif(q.max_delivery_attempts, 0), q.retry_delays, q.notify, q.name, q.plain_tops is not null
     into most, delays, wakes, name, fair
     from penstock.queues q where q.id = queue_id;
-    front_ranks := penstock._front(queue_id, penstock._floor(queue_id), fair);
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
         select min(i), max(i) into lowest, highest from unnest(ids) i;
@@ -210,19 +226,50 @@ begin
             queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, at + make_interval(secs => j.delay), j.published_at,
             j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
         from judged j where j.reason is null and j.delay > 0
+    ), aside as (
+        insert into penstock.waiting
+            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors)
+        select
+            queue_id, queue_id, j.id, j.priority, false, nextval('penstock.message_ids'), j.attempts, j.attempts_limit, j.large, j.published_at,
+            j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
+        from judged j where j.reason is null and j.delay = 0 and fair and floor_ranks is null
     ), returned as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-             payload, body, errors)
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
+             headers, payload, body, errors)
         select
-            queue_id, j.priority, coalesce(front_ranks[j.priority + 1], nextval('penstock.message_ids')), j.id, j.attempts, j.attempts_limit,
-            j.large, fair, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
-        from judged j where j.reason is null and j.delay = 0
+            queue_id, j.priority,
+            coalesce(
+                case when fair then j.nth - 1 else 0 end + max(
+                    case
+                        when j.nth = 1 and floor_ranks is not null
+                            then penstock._back_rank(queue_id, j.priority, j.tenant, fair, floor_ranks[j.priority + 1])
+                    end
+                ) over (partition by j.priority, j.tenant),
+                nextval('penstock.message_ids')
+            ),
+            j.id, j.attempts, j.attempts_limit, j.large, fair, j.seated, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
+            j.headers, j.payload, j.body, j.history
+        from (
+            select x.*, row_number() over (partition by x.priority, x.tenant order by x.id) as nth
+            from judged x where x.reason is null and x.delay = 0 and not (fair and floor_ranks is null)
+        ) j
+        returning rank
     )
     select
         count(*), min(j.id) filter (where j.reason is null and j.delay = 0),
-        array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null)
-    into moved, ready_id, keys from judged j;
+        array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
+        array_agg(j.place) filter (where j.place is not null),
+        array_agg(j.tenant) filter (where j.seated and (j.reason is not null or j.delay > 0 or (fair and floor_ranks is null))),
+        (select max(r.rank) from returned r)
+    into moved, ready_id, keys, places, seats, top_rank from judged j;
+    if fair then
+        perform penstock._cover(top_rank);
+    end if;
+    if places is not null or seats is not null then
+        perform penstock._make_room(queue_id, places, seats);
+    end if;
     perform penstock._free_dedup_keys(queue_id, keys, ids);
     if ready_id is not null and wakes then
         perform penstock._wake(name, ready_id);
@@ -266,25 +313,52 @@ as $$
 #variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name);
-    front_ranks bigint[];
+    floor_ranks bigint[];
     fair boolean;
     notify boolean;
+    place smallint;
+    seat text;
+    top_rank bigint;
+    moved int;
 begin
     perform penstock._lock_queue(queue);
+    floor_ranks := penstock._floor(queue);
     select q.plain_tops is not null, q.notify into fair, notify from penstock.queues q where q.id = queue;
-    front_ranks := penstock._front(queue, penstock._floor(queue), fair);
     with gone as (
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
+    ), aside as (
+        insert into penstock.waiting
+            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors)
+        select
+            queue, queue, g.id, g.priority, false, nextval('penstock.message_ids'), g.attempts - 1, g.attempts_limit, g.large, g.published_at,
+            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+        from gone g where fair and floor_ranks is null
+    ), returned as (
+        insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
+             headers, payload, body, errors)
+        select
+            queue, g.priority,
+            coalesce(
+                case when floor_ranks is not null then penstock._back_rank(queue, g.priority, g.tenant, fair, floor_ranks[g.priority + 1]) end,
+                nextval('penstock.message_ids')
+            ),
+            g.id, g.attempts - 1, g.attempts_limit, g.large, fair, g.seated, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+            g.headers, g.payload, g.body, g.errors
+        from gone g where not (fair and floor_ranks is null)
+        returning rank
     )
-    insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-         payload, body, errors)
-    select
-        queue, g.priority, coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids')), g.id, g.attempts - 1, g.attempts_limit,
-        g.large, fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
-    from gone g;
-    if not found then
+    select count(*), min(g.place), min(g.tenant) filter (where g.seated and fair and floor_ranks is null), (select r.rank from returned r)
+    into moved, place, seat, top_rank from gone g;
+    if moved = 0 then
         return false;
+    end if;
+    if fair then
+        perform penstock._cover(top_rank);
+    end if;
+    if place is not null or seat is not null then
+        perform penstock._make_room(queue, array[place], array[seat]);
     end if;
     if notify then
         perform penstock._wake(queue_name, message_id);
@@ -306,25 +380,32 @@ as $$
 declare
     at timestamptz := penstock.clock();
     queue int := penstock._queue_id(queue_name);
-    key text;
+    gone record;
 begin
+    if penstock._capped(queue) then
+        perform penstock._lock_queue(queue);
+    end if;
     with gone as (
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
+    ), buried as (
+        insert into penstock.dead
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors, last_error)
+        select
+            queue, queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
+            g.dedup_key, g.headers, g.payload, g.body, penstock._add_error(g.errors, g.attempts, at, error),
+            penstock._add_error(g.errors, g.attempts, at, error) -> -1 ->> 'error'
+        from gone g
     )
-    insert into penstock.dead as d
-        (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
-         headers, payload, body, errors, last_error)
-    select
-        queue, queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
-        g.dedup_key, g.headers, g.payload, g.body, penstock._add_error(g.errors, g.attempts, at, error),
-        penstock._add_error(g.errors, g.attempts, at, error) -> -1 ->> 'error'
-    from gone g
-    returning d.dedup_key into key;
+    select g.dedup_key, g.place, case when g.seated then g.tenant end as seat into gone from gone g;
     if not found then
         return false;
     end if;
-    if key is not null then
-        perform penstock._free_dedup_keys(queue, array[key], array[message_id]);
+    if gone.dedup_key is not null then
+        perform penstock._free_dedup_keys(queue, array[gone.dedup_key], array[message_id]);
+    end if;
+    if gone.place is not null or gone.seat is not null then
+        perform penstock._make_room(queue, array[gone.place], array[gone.seat]);
     end if;
     return true;
 end

@@ -15,40 +15,57 @@ comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) 
 
 -- What a consume does that found too little. Probes first, without a lock: mostly there is nothing. The queue's lock
 -- is only tried for, since the caller holds rows: waiting here could wait for whoever deletes the queue.
-create or replace function penstock._sweep_due(queue_id int, at timestamptz) returns boolean
+create or replace function penstock._sweep_due(queue_id int, at timestamptz, fair boolean) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     since timestamptz;
-    found_one boolean;
+    from_rank bigint;
+    expired boolean;
+    due boolean;
+    waits boolean;
+    came bigint := 0;
 begin
-    select penstock._sweep_from(at, f.swept_to, f.swept_all_at) into since
+    select penstock._sweep_from(at, f.swept_to, f.swept_all_at), f.waiting_rank into since, from_rank
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    perform from penstock.ready r
+    select true into expired
+    from penstock.ready r
     where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
     order by r.expires_at limit 1;
-    if found then
-        perform penstock._expire(queue_id, at, since, 1000);
-    end if;
-    select true into found_one
+    select true into due
     from penstock.active a
     where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
     order by a.vt limit 1;
-    if found_one is null then
-        select true into found_one
+    if due is null then
+        select true into due
         from penstock.scheduled s
         where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
         order by s.due_at limit 1;
     end if;
-    if found_one is null or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+    if fair then
+        select true into waits
+        from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank
+        order by w.rank limit 1;
+    end if;
+    if coalesce(expired, due, waits) is null or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
         return false;
     end if;
-    return penstock._take_back(queue_id, at, since, 1000) + penstock._promote(queue_id, at, since, 1000) > 0;
+    if expired then
+        perform penstock._expire(queue_id, at, since, 1000);
+    end if;
+    if due then
+        came := penstock._take_back(queue_id, at, since, 1000) + penstock._promote(queue_id, at, since, 1000);
+    end if;
+    if waits then
+        came := came + penstock._admit(queue_id, 1000);
+    end if;
+    return came > 0;
 end
 $$;
-comment on function penstock._sweep_due(int, timestamptz) is
-    'Takes back expired leases and promotes due messages of one queue; true where anything came to ready.';
+comment on function penstock._sweep_due(int, timestamptz, boolean) is
+    'Takes back expired leases, promotes due messages and admits waiting ones of one queue; true where any did.';
 
 -- With the queue's lock held.
 create or replace function penstock._take_back(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
@@ -75,22 +92,26 @@ $$;
 comment on function penstock._take_back(int, timestamptz, timestamptz, int) is
     'Takes back messages whose lease ran out: to the next attempt, or to the dead letters.';
 
--- With the queue's lock held. A message that was only delayed comes in as a new one; one that is retried, in front.
+-- With the queue's lock held. A message that was only delayed comes in as a new one; one that is retried, in front. In a queue
+-- with a cap for each tenant they wait where there is no seat.
 create or replace function penstock._promote(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     floor_ranks bigint[];
-    front_ranks bigint[];
     plain_tops bigint[];
+    cap int;
     top_rank bigint;
     ids bigint[];
+    tenants text[];
+    seated boolean[];
     stale boolean;
+    due bigint;
 begin
-    select array_agg(k.id), bool_or(k.expires_at <= at) into ids, stale
+    select array_agg(k.id), array_agg(k.tenant), bool_or(k.expires_at <= at) into ids, tenants, stale
     from (
-        select s.id, s.expires_at
+        select s.id, s.tenant, s.expires_at
         from penstock.scheduled s
         where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
         order by s.due_at limit most for update skip locked
@@ -98,49 +119,68 @@ begin
     if ids is null then
         return 0;
     end if;
+    due := cardinality(ids);
     if stale then
         perform penstock._expire_scheduled(queue_id, ids, at);
+        select array_agg(k.id), array_agg(k.tenant) into ids, tenants
+        from (select s.id, s.tenant from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) order by s.id) k;
     end if;
     floor_ranks := penstock._floor(queue_id);
-    select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
-    front_ranks := penstock._front(queue_id, floor_ranks, plain_tops is not null);
+    select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
+    if cap is not null and ids is not null then
+        seated := penstock._seat(queue_id, cap, tenants);
+    end if;
     with gone as (
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
+    ), judged as materialized (
+        select
+            x.*, plain_tops is not null or x.tenant <> '' as fair, coalesce(m.seated, false) as seated, seated is not null and not m.seated as waits,
+            row_number() over (partition by x.priority, x.tenant, x.attempts > 0, m.seated order by x.due_at, x.id) as nth
+        from gone x join unnest(ids, seated) m(id, seated) on m.id = x.id
+        order by x.due_at, x.id
+    ), aside as (
+        insert into penstock.waiting
+            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors)
+        select
+            queue_id, queue_id, g.id, g.priority, g.attempts = 0, nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large,
+            g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+        from judged g where g.waits
     ), put as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-             payload, body, errors)
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
+             headers, payload, body, errors)
         select
             queue_id, g.priority,
             case
-                when g.attempts > 0 then coalesce(front_ranks[g.priority + 1], nextval('penstock.message_ids'))
-                else coalesce(
+                when g.attempts = 0 then coalesce(
                     g.nth + max(
                         case
                             when g.nth = 1
                                 then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
                         end
-                    ) over (partition by g.priority, g.tenant),
+                    ) over (partition by g.priority, g.tenant, g.attempts > 0),
+                    nextval('penstock.message_ids')
+                )
+                else coalesce(
+                    case when g.fair then g.nth - 1 else 0 end + max(
+                        case when g.nth = 1 then penstock._back_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1]) end
+                    ) over (partition by g.priority, g.tenant, g.attempts > 0),
                     nextval('penstock.message_ids')
                 )
             end,
-            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.seated, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, g.errors
-        from (
-            select
-                x.*, plain_tops is not null or x.tenant <> '' as fair,
-                row_number() over (partition by x.priority, x.tenant order by x.attempts > 0, x.due_at, x.id) as nth
-            from gone x order by x.due_at, x.id
-        ) g
+        from judged g where not g.waits
         returning rank
     )
     select max(p.rank) into top_rank from put p;
     perform penstock._cover(top_rank);
-    return cardinality(ids);
+    return due;
 end
 $$;
 comment on function penstock._promote(int, timestamptz, timestamptz, int) is
-    'Moves messages that are due from scheduled to ready.';
+    'Moves messages that are due from scheduled to ready, or to waiting.';
 
 create or replace function penstock._expire(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
 language plpgsql
@@ -161,6 +201,7 @@ begin
     if rows is not null then
         moved := penstock._expire_ready(queue_id, rows, at);
     end if;
+    perform penstock._end_wait(queue_id, at, since, most);
     select array_agg(k.id) into ids
     from (
         select s.id
@@ -176,3 +217,36 @@ end
 $$;
 comment on function penstock._expire(int, timestamptz, timestamptz, int) is
     'Moves waiting messages whose time to live is over to the dead letters.';
+
+-- Those that wait go by way of scheduled, where what is over ends.
+create or replace function penstock._end_wait(queue_id int, at timestamptz, since timestamptz, most int) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    ids bigint[];
+begin
+    select array_agg(k.id) into ids
+    from (
+        select w.id
+        from penstock.waiting w
+        where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= at
+        order by w.expires_at limit most for update skip locked
+    ) k;
+    if ids is null then
+        return;
+    end if;
+    with gone as (
+        delete from penstock.waiting w where w.queue_id = queue_id and w.id = any(ids) returning w.*
+    )
+    insert into penstock.scheduled
+        (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers,
+         payload, body, errors)
+    select
+        queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, at, g.published_at, g.expires_at, g.lifetime, g.tenant,
+        g.dedup_key, g.headers, g.payload, g.body, g.errors
+    from gone g;
+end
+$$;
+comment on function penstock._end_wait(int, timestamptz, timestamptz, int) is
+    'Takes messages whose time to live is over out of waiting.';

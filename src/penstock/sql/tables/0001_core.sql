@@ -28,6 +28,7 @@ create table penstock.queues (
     priority_shares int[] not null default '{40,30,20,10}',
     tenant_max_active int,
     notify boolean not null default true,
+    quotas int[],
     plain_tops bigint[]
 );
 create index queues_topic on penstock.queues (topic_id);
@@ -58,6 +59,8 @@ comment on column penstock.queues.tenant_max_active is
     'At most so many messages of one tenant are ready or active; null: no limit.';
 comment on column penstock.queues.notify is
     'Whether a publish wakes waiting consumers by NOTIFY.';
+comment on column penstock.queues.quotas is
+    'Not a setting: what max_active, min_active and priority_shares come to, the places of each priority; one number where all share them.';
 comment on column penstock.queues.plain_tops is
     'Not a setting: null until the first message of a tenant, then the last rank of each priority that was handed out before.';
 
@@ -72,12 +75,14 @@ create table penstock.floors (
     tick bigint not null,
     previous_tick bigint,
     ranks bigint[] not null,
+    place_ranks bigint[] not null default '{0,0,0,0,0}',
+    waiting_rank bigint not null default 0,
     swept_to timestamptz,
     swept_all_at timestamptz,
     sweep_all_after timestamptz,
     primary key (queue_id, tick)
 );
-comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready is empty for good, and the time up to which leases and due times were looked through.';
+comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free places and waiting are empty for good, and the time up to which leases and due times were looked through.';
 
 -- The columns that a message carries through its states. A large payload lies in payloads, under the message's id.
 create table penstock.ready (
@@ -89,6 +94,7 @@ create table penstock.ready (
     attempts_limit int,
     large boolean not null,
     fair boolean not null,
+    seated boolean not null default false,
     published_at timestamptz not null,
     expires_at timestamptz,
     lifetime interval,
@@ -107,6 +113,9 @@ comment on column penstock.ready.lifetime is
     'The time to live of a message that was requeued; of others it is expires_at less published_at.';
 comment on column penstock.ready.fair is
     'Whether the rank was given by tenant. A queue without tenants has no such rows, and does not pay for the index.';
+
+comment on column penstock.ready.seated is
+    'Whether it holds one of the places of its tenant (tenant_max_active).';
 
 -- sweep_queue_id is queue_id once more, for the index by time: so no look-up by key can take that index for its own,
 -- whatever the statistics say.
@@ -141,7 +150,9 @@ create table penstock.active (
     priority smallint not null,
     attempts int not null,
     attempts_limit int,
+    place smallint,
     large boolean not null,
+    seated boolean not null default false,
     vt timestamptz not null,
     claimed_at timestamptz not null,
     published_at timestamptz not null,
@@ -158,6 +169,58 @@ create table penstock.active (
 );
 create index active_lease on penstock.active (sweep_queue_id, vt);
 comment on table penstock.active is 'Messages that a consumer holds a lease on until vt.';
+
+comment on column penstock.active.place is
+    'The line that its place came from, to which it goes back (max_active); null where it holds none.';
+
+-- In line behind the places of their tenant; those that come back first. The rank is a fresh id, so that there is a floor.
+create table penstock.waiting (
+    queue_id int not null,
+    sweep_queue_id int not null,
+    id bigint not null,
+    priority smallint not null,
+    fresh boolean not null,
+    rank bigint not null,
+    attempts int not null,
+    attempts_limit int,
+    large boolean not null,
+    published_at timestamptz not null,
+    expires_at timestamptz,
+    lifetime interval,
+    tenant text collate "C" not null,
+    dedup_key text collate "C",
+    headers jsonb,
+    payload jsonb,
+    body bytea,
+    errors jsonb,
+    primary key (id, queue_id)
+);
+create index waiting_order on penstock.waiting (queue_id, tenant, priority, fresh, rank);
+create index waiting_floor on penstock.waiting (sweep_queue_id, rank);
+create index waiting_expiry on penstock.waiting (expires_at) where expires_at is not null;
+comment on table penstock.waiting is 'Messages whose tenant has as many ready and active as it may; and those of tenants that were published under a snapshot too old to rank them.';
+
+-- A place is a row as long as it is free. To claim takes rows away, to settle puts them back: so what is free and what is
+-- held add up at any moment, and nobody counts or waits. kind 0 to 3: the priorities (max_active), 4: a tenant
+-- (tenant_max_active); 10 more: owed, a place to be given up by whoever gives one back next, since a cap was lowered.
+create table penstock.places (
+    queue_id int not null,
+    sweep_queue_id int not null,
+    kind smallint not null,
+    rank bigint not null,
+    tenant text collate "C" not null
+);
+create index places_order on penstock.places (queue_id, kind, tenant, rank);
+create index places_seats on penstock.places (sweep_queue_id, rank) where kind = 4;
+comment on table penstock.places is 'Free places of queues with caps, in the order in which they became free.';
+
+create table penstock.tenants (
+    queue_id int not null,
+    tenant text collate "C" not null,
+    seats int not null,
+    primary key (queue_id, tenant)
+);
+comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of places that each has, free or held. Written when a tenant comes, and when the cap was changed.';
 
 create table penstock.dead (
     queue_id int not null,
@@ -246,9 +309,11 @@ comment on table penstock.upkeep is 'One row: when retention and partitions were
 alter table penstock.ready set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.active set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.scheduled set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table penstock.waiting set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table penstock.places set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- A table that was never analyzed is taken for ten pages; these are to be taken as they are.
-analyze penstock.ready, penstock.scheduled, penstock.active, penstock.dead, penstock.done, penstock.floors;
+analyze penstock.ready, penstock.scheduled, penstock.active, penstock.waiting, penstock.places, penstock.dead, penstock.done, penstock.floors;
 
 create type penstock.message as (
     message_id bigint,
