@@ -24,8 +24,8 @@ begin
     loop
         execute format('drop table penstock.%I', relation);
     end loop;
-    foreach relation in array '{ready,scheduled,active,dead,done,dedup,payloads,payload_references,
-        payload_orphans,floors,queues,topics}'::name[]
+    foreach relation in array '{ready,scheduled,waiting,active,places,tenants,dead,done,dedup,
+        payloads,payload_references,payload_orphans,floors,queues,topics}'::name[]
     loop
         execute format('delete from penstock.%I', relation);
     end loop;

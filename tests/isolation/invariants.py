@@ -25,7 +25,8 @@ select 'below the floor: ' || to_jsonb(p)::text || ' floor ' || f.place_ranks::t
 from penstock.places p join newest f using (queue_id) where p.kind < 10 and p.rank < f.place_ranks[p.kind + 1]
 union all
 select 'rank above the ids: ' || r.rank || ' last id ' || top.id
-from (select rank from penstock.waiting union all select rank from penstock.places) r, top where r.rank > top.id
+from (select rank from penstock.waiting union all select rank from penstock.places) r, top
+where r.rank > top.id
 union all
 select 'floor above the ids: ' || f.place_ranks::text || f.waiting_rank || ' last id ' || top.id
 from newest f, top where top.id < any (f.place_ranks || f.waiting_rank)
@@ -93,35 +94,34 @@ from penstock.queues q left join penstock.floors f on f.queue_id = q.id
 group by q.id having count(f.queue_id) not between 1 and 2
 """
 
-# Whoever claims or settles moves places: what is free, less what is owed, and what is held add up in every snapshot.
+# Whoever claims or settles moves places: free ones, less those owed, and those held add up in every snapshot.
 PLACES = """
-with quota as (
-    select q.id as queue_id, k.kind, coalesce(q.quotas[k.kind + 1], 0) as places
+with places as (
+    select queue_id, kind % 10 as kind, tenant, sum(case when kind < 10 then 1 else -1 end) as free
+    from penstock.places group by 1, 2, 3
+), held as (
+    select queue_id, place as kind, '' as tenant from penstock.active where place is not null
+    union all select queue_id, 4, tenant from penstock.active where seated
+    union all select queue_id, 4, tenant from penstock.ready where seated
+), holders as (
+    select queue_id, kind, tenant, count(*) as held from held group by 1, 2, 3
+), expected as (
+    select q.id as queue_id, k.kind, '' as tenant, coalesce(q.quotas[k.kind + 1], 0) as places
     from penstock.queues q cross join generate_series(0, 3) k(kind) where q.quotas is not null
-), counted as (
-    select
-        c.*,
-        (select count(*) from penstock.places p where (p.queue_id, p.kind, p.tenant) = (c.queue_id, c.kind, '')) as free,
-        (select count(*) from penstock.places p where (p.queue_id, p.kind, p.tenant) = (c.queue_id, c.kind + 10, '')) as owed,
-        (select count(*) from penstock.active a where (a.queue_id, a.place) = (c.queue_id, c.kind)) as held
-    from quota c
-), seated as (
-    select
-        t.*, q.tenant_max_active as cap,
-        (select count(*) from penstock.places p where (p.queue_id, p.kind, p.tenant) = (t.queue_id, 4, t.tenant)) as free,
-        (select count(*) from penstock.places p where (p.queue_id, p.kind, p.tenant) = (t.queue_id, 14, t.tenant)) as owed,
-        (select count(*) from penstock.ready r where (r.queue_id, r.tenant) = (t.queue_id, t.tenant) and r.seated)
-            + (select count(*) from penstock.active a where (a.queue_id, a.tenant) = (t.queue_id, t.tenant) and a.seated)
-            as held
-    from penstock.tenants t join penstock.queues q on q.id = t.queue_id
+    union all select queue_id, 4, tenant, seats from penstock.tenants
 )
-select 'places do not add up: ' || to_jsonb(c)::text from counted c where c.free - c.owed + c.held <> c.places
-union all
-select 'seats do not add up: ' || to_jsonb(s)::text from seated s where s.free - s.owed + s.held <> s.seats
+select 'places do not add up: ' || to_jsonb(e)::text || ' free ' || coalesce(p.free, 0)
+    || ' held ' || coalesce(h.held, 0)
+from (select e.*, e.tenant collate "C" as key from expected e) e
+left join places p on (p.queue_id, p.kind, p.tenant) = (e.queue_id, e.kind, e.key)
+left join holders h on (h.queue_id, h.kind, h.tenant) = (e.queue_id, e.kind, e.key)
+where coalesce(p.free, 0) + coalesce(h.held, 0) <> e.places
 union all
 select 'seat of a tenant that is not known: ' || to_jsonb(p)::text
-from penstock.places p
-where p.kind in (4, 14) and (p.queue_id, p.tenant) not in (select t.queue_id, t.tenant from penstock.tenants t)
+from places p
+where p.kind = 4 and not exists (
+    select from penstock.tenants t where (t.queue_id, t.tenant) = (p.queue_id, p.tenant)
+)
 """
 
 
