@@ -18,7 +18,12 @@ SWEEP: Indexes = FLOORS | {
     "ready": {"ready_order", "ready_expiry", "ready_tenant"},
     "active": {"active_lease", "active_pkey"},
     "scheduled": {"scheduled_due", "scheduled_expiry", "scheduled_pkey"},
+    "waiting": {"waiting_order", "waiting_floor", "waiting_expiry", "waiting_pkey"},
+    "places": {"places_order", "places_seats"},
 }
+PLACES: Indexes = {"places": {"places_order"}}
+WAITING: Indexes = {"waiting": {"waiting_order", "waiting_floor", "waiting_pkey"}}
+SEATED: Indexes = ORDER | PLACES | WAITING | {"ready": {"ready_order", "ready_tenant"}}
 PAYLOADS: Indexes = {"payloads": {"payloads_pkey"}}
 
 
@@ -56,7 +61,7 @@ CALLS = [
         "send delayed",
         f"select penstock.send_messages('kept', {TEN}, deliver_after => now() + interval '1 hour')",
         180,
-        ORDER,
+        FLOORS | {"ready": {"ready_order", "ready_tenant"}},
     ),
     Call(
         "send with a dedup key",
@@ -126,6 +131,27 @@ CALLS = [
     ),
     Call(
         "reject", "select penstock.reject_message('kept', (%(held)s::bigint[])[1], 'me', 'boom')", 40, BY_KEY
+    ),
+    Call(
+        "consume, capped",
+        "select * from penstock.consume_messages_batch('capped', 'x')",
+        350,
+        ORDER | SWEEP | PAYLOADS | PLACES,
+    ),
+    Call(
+        "ack, capped", f"select penstock.ack_messages('capped', %(capped)s, {TOKENS})", 250, BY_KEY | PLACES
+    ),
+    Call(
+        "send to capped tenants",
+        f"select penstock.send_messages('seated', {TEN}, tenants => '{{a,b,c,d,e,a,b,c,d,null}}')",
+        600,
+        SEATED,
+    ),
+    Call(
+        "ack, of capped tenants",
+        f"select penstock.ack_messages('seated', %(seated)s, {TOKENS})",
+        900,
+        BY_KEY | SEATED,
     ),
     Call("extend", "select * from penstock.batch_extend_message_vt('kept', %(held)s, 'me', 5)", 250, BY_KEY),
     # It looks through all leases of a queue, so not in those with 50,000 of them.

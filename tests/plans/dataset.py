@@ -12,6 +12,8 @@ select penstock.create_queue('kept', 't');
 select penstock.create_queue('lean', 't', retain_completed_seconds => 0);
 select penstock.create_queue('idle');
 select penstock.create_queue('late');
+select penstock.create_queue('capped', retain_completed_seconds => 0, max_active => 20000);
+select penstock.create_queue('seated', retain_completed_seconds => 0, tenant_max_active => 5);
 select penstock.cancel_message('lean', penstock.send_message('lean', '1', tenant => 'a'))
 """
 
@@ -35,6 +37,31 @@ select
     clock_timestamp(), '', case (n - 1) / 2 %% (%(rows)s / 20) when 0 then 'me' else 'other' end, '{"n": 1}'
 from penstock.queues q, generate_series(1, %(rows)s) n
 where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
+"""
+# A queue with a cap, and one whose tenants have one: what "me" holds there makes room.
+CAPPED = """
+insert into penstock.ready
+    (queue_id, priority, rank, id, attempts, large, fair, published_at, tenant, payload)
+select q.id, n %% 4, %(base)s + n, %(base)s + n, 0, false, false, clock_timestamp(), '', '{"n": 1}'
+from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'capped';
+insert into penstock.waiting
+    (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, large, published_at, tenant, payload)
+select
+    q.id, q.id, %(base)s + n, n %% 4, true, %(base)s + n, 0, false, clock_timestamp(),
+    chr(97 + n %% 5), '{"n": 1}'
+from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'seated';
+insert into penstock.active
+    (queue_id, sweep_queue_id, id, priority, attempts, place, large, seated, vt, claimed_at, published_at,
+     tenant, token, payload)
+select
+    q.id, q.id, %(base)s + %(rows)s + n, 2, 1, case q.name when 'capped' then 2 end, false, q.name = 'seated',
+    clock_timestamp() + interval '1 hour', clock_timestamp(), clock_timestamp(),
+    case q.name when 'seated' then chr(97 + n %% 5) else '' end,
+    case when n <= 10 then 'me' else 'other' end, '{"n": 1}'
+from penstock.queues q, generate_series(1, 20) n where q.name in ('capped', 'seated');
+insert into penstock.tenants (queue_id, tenant, seats)
+select q.id, chr(97 + n), 5 from penstock.queues q, generate_series(0, 4) n where q.name = 'seated'
+on conflict do nothing
 """
 SCHEDULED = """
 insert into penstock.scheduled
@@ -78,7 +105,7 @@ from penstock.queues q, generate_series(1, 10) n where q.name = 'late'
 
 
 class Dataset:
-    """Queues: kept and lean are filled, idle is empty, in late something is always due."""
+    """Queues: kept, lean, capped, seated are filled, idle is empty, in late something is always due."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -114,10 +141,11 @@ class Dataset:
         self._execute(READY, rows, rows)
         for statement in (ACTIVE, SCHEDULED, DEAD, DONE):
             self._execute(statement, few, few)
+        self._execute(CAPPED, few + 20, few)
 
     def empty(self) -> None:
         """All gone, as rows that vacuum has not removed, and the floors raised past them."""
-        for table in ("ready", "dead", "done"):
+        for table in ("ready", "waiting", "dead", "done"):
             self._connection.execute(f"delete from penstock.{table}")
         for table in ("active", "scheduled"):
             self._connection.execute(
@@ -145,7 +173,8 @@ class Dataset:
 
     def params(self) -> dict[str, Any]:
         """Ten ids that "me" holds in each queue, or ten of nobody."""
-        return {"held": self._held("kept"), "lean": self._held("lean")}
+        queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
+        return {name: self._held(queue) for name, queue in queues.items()}
 
     def _held(self, queue: str) -> list[int]:
         rows = self._connection.execute(

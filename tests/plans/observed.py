@@ -12,7 +12,10 @@ import psycopg
 Plan = dict[str, Any]
 
 # Tables that are empty one moment and huge the next. The others hold configuration: a few rows.
-HOT = ("ready", "scheduled", "active", "dead", "done", "floors", "dedup", "payloads", "payload_references")
+HOT = (
+    *("ready", "scheduled", "waiting", "active", "places", "dead", "done", "floors"),
+    *("dedup", "payloads", "payload_references"),
+)
 
 SETTINGS = {
     "auto_explain.log_min_duration": "0",

@@ -40,6 +40,10 @@ def turned_over(connect18: Connect) -> Iterator[psycopg.Connection[Any]]:
     sql.execute("select penstock.create_queue('kept', 't', retry_delays => '{1}')")
     sql.execute("select penstock.create_queue('lean', 't', retain_completed_seconds => 0)")
     sql.execute("select penstock.create_queue('idle'), penstock.create_queue('late')")
+    sql.execute("select penstock.create_queue('capped', retain_completed_seconds => 0, max_active => 1000)")
+    sql.execute(
+        "select penstock.create_queue('seated', retain_completed_seconds => 0, tenant_max_active => 40)"
+    )
     sql.execute("select * from penstock.maintain()").fetchall()
     reader = connect18(autocommit=False)
     reader.execute("set transaction isolation level repeatable read")
@@ -57,6 +61,7 @@ def turned_over(connect18: Connect) -> Iterator[psycopg.Connection[Any]]:
                 ) c""",
                 {"queue": queue, "batch": BATCH},
             ).fetchall()
+        turn_over_caps(sql)
         if n % 5 == 0:
             sql.execute("select * from penstock.maintain()").fetchall()
     for _ in range(3):
@@ -65,13 +70,32 @@ def turned_over(connect18: Connect) -> Iterator[psycopg.Connection[Any]]:
     reader.rollback()
 
 
+def turn_over_caps(sql: psycopg.Connection[Any]) -> None:
+    """A hundred messages through each queue with a cap, twenty of those of tenants by way of waiting."""
+    for queue, tenants in (("capped", None), ("seated", ["a"] * 60 + ["b", "c", "d", "e", None] * 8)):
+        sql.execute(
+            "select penstock.send_messages(%s, array_fill('1'::jsonb, array[100]), tenants => %s)",
+            [queue, tenants],
+        )
+        while sql.execute(
+            """select penstock.ack_messages(%(queue)s, c.ids, c.tokens)
+            from (
+                select array_agg(message_id) as ids, array_agg(consumer_token) as tokens
+                from penstock.consume_messages_batch(%(queue)s, 'x', 1, 100)
+            ) c
+            where c.ids is not null""",
+            {"queue": queue},
+        ).fetchall():
+            pass
+
+
 @pytest.mark.slow
 def test_calls_do_not_walk_over_the_dead(turned_over: psycopg.Connection[Any], connect18: Connect) -> None:
     """As many blocks as in a new database, with a little waiting and with nothing."""
     sql = turned_over
     sql.execute("select pg_stat_force_next_flush()").fetchall()
     dead = sql.execute(
-        "select relname, n_dead_tup from pg_stat_user_tables where relname in ('ready', 'active')"
+        "select relname, n_dead_tup from pg_stat_user_tables where relname in ('ready', 'active', 'places')"
     ).fetchall()
     assert all(n > DEAD_ROWS * 0.9 for _, n in dead), f"there is nothing to walk over: {dead}"
     # What came back from a nack is delivered first: out of the way.
@@ -79,7 +103,7 @@ def test_calls_do_not_walk_over_the_dead(turned_over: psycopg.Connection[Any], c
         sql.execute("select penstock.purge_queue(%s)", [queue])
         sql.execute("select penstock.raise_floor(%s)", [queue])
     found = [f"empty: {problem}" for problem in check(Session(connect18()), held(sql), RANGES + CALLS)]
-    for queue in ("kept", "lean"):
+    for queue in ("kept", "lean", "capped", "seated"):
         sql.execute("select penstock.send_messages(%s, array_fill('1'::jsonb, array[30]))", [queue])
         sql.execute("select * from penstock.consume_messages_batch(%s, 'me', 3600, 10)", [queue]).fetchall()
     found += [f"20 waiting: {problem}" for problem in check(Session(connect18()), held(sql), RANGES + CALLS)]
@@ -93,7 +117,7 @@ def held(sql: psycopg.Connection[Any]) -> dict[str, Any]:
         where a.token = 'me' order by a.id"""
     ).fetchall()
     nobodys = list(range(2_000_000_000, 2_000_000_010))
+    queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
     return {
-        "held": [message_id for name, message_id in rows if name == "kept"] or nobodys,
-        "lean": [message_id for name, message_id in rows if name == "lean"] or nobodys,
+        key: [message_id for name, message_id in rows if name == q] or nobodys for key, q in queues.items()
     }

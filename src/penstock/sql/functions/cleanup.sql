@@ -22,7 +22,7 @@ begin
     delete from penstock.scheduled s where s.queue_id = queue and s.id = message_id
     returning s.dedup_key, s.large into key, is_large;
     if is_large is null then
-        delete from penstock.waiting w where w.queue_id = queue and w.id = message_id
+        delete from penstock.waiting w where w.queue_id + 0 = queue and w.id = message_id
         returning w.dedup_key, w.large into key, is_large;
     end if;
     if is_large is null then

@@ -48,6 +48,8 @@ as $$
 declare
     at timestamptz := penstock.clock();
     floor_ranks bigint[] := penstock._floor(queue_id);
+    next_ranks bigint[] := penstock._next_ranks(queue_id, floor_ranks);
+    last_ranks bigint[] := penstock._last_ranks(queue_id, floor_ranks);
     plain_tops bigint[];
     cap int;
     tenants text[];
@@ -101,7 +103,7 @@ begin
                 g.nth + max(
                     case
                         when g.nth = 1 and floor_ranks is not null
-                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
+                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
                     end
                 ) over (partition by g.priority, g.tenant),
                 nextval('penstock.message_ids')

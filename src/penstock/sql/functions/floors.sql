@@ -35,43 +35,64 @@ $$;
 comment on function penstock._floor(int) is
     'The newest floor of a queue, a rank for each priority; null where this transaction cannot see the newest.';
 
-create or replace function penstock._first_rank(queue_id int, priority smallint, floor_rank bigint) returns bigint
+-- The rank that a message which comes in new is put behind. In a queue with tenants: the one before the first in line (_next_ranks), or
+-- the last one of its own if that is later, where what waited before the first tenant came counts for those of no tenant
+-- (plain_tops). So who has nothing waiting comes next to the first in line, by its id behind it: however fast it sends, others have
+-- their turn. In a queue without: the last one (_last_ranks); null where nothing waits, and then its id is its rank, so that
+-- ranks of the dead are not used again.
+create or replace function penstock._next_ranks(queue_id int, floor_ranks bigint[]) returns bigint[]
 language sql stable
 as $$
-    select r.rank from penstock.ready r
-    where r.queue_id = _first_rank.queue_id and r.priority = _first_rank.priority and r.rank >= floor_rank
-    order by r.rank, r.id limit 1
+    select array_agg(
+        greatest(
+            p.floor,
+            (
+                select r.rank - 1 from penstock.ready r
+                where r.queue_id = _next_ranks.queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+                order by r.rank, r.id limit 1
+            )
+        ) order by p.n
+    )
+    from unnest(floor_ranks) with ordinality p(floor, n)
 $$;
-comment on function penstock._first_rank(int, smallint, bigint) is 'The rank of the first in line; null where nothing waits.';
+comment on function penstock._next_ranks(int, bigint[]) is
+    'For each priority the rank before the first in line: behind it goes what has nothing of its tenant waiting.';
 
--- The rank that a message which comes in new is put behind. In a queue with tenants: the one before the first in line, or the last one of
--- its own if that is later, where what waited before the first tenant came counts for those of no tenant (plain_tops). So who
--- has nothing waiting comes next to the first in line, by its id behind it: however fast it sends, others have their turn. In
--- a queue without: the last one; null where nothing waits, and then its id is its rank, so that ranks of the dead are not used again.
-create or replace function penstock._last_rank(queue_id int, priority smallint, tenant text, fair boolean, floor_rank bigint, plain_tops bigint[]) returns bigint
+create or replace function penstock._last_ranks(queue_id int, floor_ranks bigint[]) returns bigint[]
+language sql stable
+as $$
+    select array_agg(
+        (
+            select r.rank from penstock.ready r
+            where r.queue_id = _last_ranks.queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+            order by r.rank desc, r.id desc limit 1
+        ) order by p.n
+    )
+    from unnest(floor_ranks) with ordinality p(floor, n)
+$$;
+comment on function penstock._last_ranks(int, bigint[]) is 'For each priority the last rank that anybody waits at; null where nothing waits.';
+
+create or replace function penstock._last_rank(
+    queue_id int, priority smallint, tenant text, fair boolean, next_ranks bigint[], last_ranks bigint[], plain_tops bigint[]
+) returns bigint
 language sql stable
 as $$
     select case
         when fair then greatest(
-            floor_rank,
-            penstock._first_rank(_last_rank.queue_id, _last_rank.priority, floor_rank) - 1,
+            next_ranks[priority + 1],
             case when tenant = '' then plain_tops[priority + 1] end,
             (
                 select r.rank from penstock.ready r
                 where r.fair and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
-                    and r.priority = _last_rank.priority and r.rank > floor_rank
+                    and r.priority = _last_rank.priority and r.rank > next_ranks[_last_rank.priority + 1]
                 order by r.rank desc limit 1
             )
         )
-        else (
-            select r.rank from penstock.ready r
-            where r.queue_id = _last_rank.queue_id and r.priority = _last_rank.priority and r.rank >= floor_rank
-            order by r.rank desc, r.id desc limit 1
-        )
+        else last_ranks[priority + 1]
     end
 $$;
-comment on function penstock._last_rank(int, smallint, text, boolean, bigint, bigint[]) is
-    'The rank behind which a new message of a tenant goes; in a queue without tenants, the last one.';
+comment on function penstock._last_rank(int, smallint, text, boolean, bigint[], bigint[], bigint[]) is
+    'The rank behind which a new message goes.';
 
 -- Where a message goes that comes back. In a queue without tenants: in front of all that waits; null where nothing does, and
 -- then a fresh id is as far in front as any, and does not hold the floor down. In a queue with tenants: behind the first in line, in
@@ -81,7 +102,11 @@ create or replace function penstock._back_rank(queue_id int, priority smallint, 
 language plpgsql stable
 as $$
 declare
-    head bigint := penstock._first_rank(_back_rank.queue_id, _back_rank.priority, floor_rank);
+    head bigint := (
+        select r.rank from penstock.ready r
+        where r.queue_id = _back_rank.queue_id and r.priority = _back_rank.priority and r.rank >= floor_rank
+        order by r.rank, r.id limit 1
+    );
     own record;
     expected bigint;
 begin

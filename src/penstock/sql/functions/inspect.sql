@@ -1,6 +1,6 @@
 -- Inspect: statistics, lists, single messages, and why a message is not running.
 
--- Counts begin where the living do: at the floor in ready, at the last sweep in active and scheduled.
+-- Counts begin where the living do: at the floor in ready and waiting, at the last sweep in active and scheduled.
 create or replace function penstock._statistics(queue_id int, queue_name text, at timestamptz) returns penstock.queue_statistics
 language plpgsql stable
 as $$
@@ -8,17 +8,18 @@ as $$
 declare
     counted penstock.queue_statistics;
     ranks bigint[];
+    from_rank bigint;
     since timestamptz;
-    waiting bigint := 0;
+    ready bigint := 0;
     n bigint;
     oldest timestamptz;
     first timestamptz;
 begin
-    select f.ranks, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     for p in 0..3 loop
         select count(*) into n from penstock.ready r where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1];
-        waiting := waiting + n;
+        ready := ready + n;
         select min(h.published_at) into first
         from (
             select r.published_at from penstock.ready r
@@ -27,6 +28,19 @@ begin
         ) h;
         oldest := least(oldest, first);
     end loop;
+    select count(*) into counted.waiting_count
+    from (
+        select from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank
+    ) w;
+    if counted.waiting_count > 0 then
+        select min(h.published_at) into first
+        from (
+            select w.published_at from penstock.waiting w
+            where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 100
+        ) h;
+        oldest := least(oldest, first);
+    end if;
     select count(*), min(s.published_at) into counted.delayed_count, first
     from penstock.scheduled s where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since;
     oldest := least(oldest, first);
@@ -35,7 +49,7 @@ begin
     select count(*) into counted.completed_count from penstock.done d where d.queue_id = queue_id;
     select count(*) into counted.dead_count from penstock.dead d where d.queue_id = queue_id;
     counted.queue_name := queue_name;
-    counted.pending_count := waiting + counted.delayed_count;
+    counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
     counted.total_count := counted.pending_count + counted.processing_count + counted.completed_count;
     if oldest is not null then
         counted.oldest_pending_seconds := extract(epoch from greatest(at - oldest, interval '0'));
@@ -45,27 +59,370 @@ end
 $$;
 comment on function penstock._statistics(int, text, timestamptz) is 'The statistics of one queue.';
 
-create or replace function penstock.get_queue_statistics(queue_name text default null) returns setof penstock.queue_statistics
+create or replace function penstock._statistics_by_priority(queue_id int, queue_name text, at timestamptz) returns setof penstock.queue_statistics
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    most constant int := 10000;
+    looked constant int := 100000;
+    counted penstock.queue_statistics;
+    ranks bigint[];
+    from_rank bigint;
+    since timestamptz;
+    waiting record;
+    delayed record;
+    processing bigint[];
+    ready bigint;
+    oldest timestamptz;
+begin
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    select
+        array[count(*) filter (where w.priority = 0), count(*) filter (where w.priority = 1), count(*) filter (where w.priority = 2), count(*) filter (where w.priority = 3)] as counts,
+        array[min(w.published_at) filter (where w.priority = 0), min(w.published_at) filter (where w.priority = 1), min(w.published_at) filter (where w.priority = 2), min(w.published_at) filter (where w.priority = 3)] as oldest
+    into waiting
+    from (
+        select w.priority, w.published_at from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit looked
+    ) w;
+    select
+        array[count(*) filter (where s.priority = 0), count(*) filter (where s.priority = 1), count(*) filter (where s.priority = 2), count(*) filter (where s.priority = 3)] as counts,
+        array[min(s.published_at) filter (where s.priority = 0), min(s.published_at) filter (where s.priority = 1), min(s.published_at) filter (where s.priority = 2), min(s.published_at) filter (where s.priority = 3)] as oldest
+    into delayed
+    from (
+        select s.priority, s.published_at from penstock.scheduled s
+        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit looked
+    ) s;
+    select array[count(*) filter (where a.priority = 0), count(*) filter (where a.priority = 1), count(*) filter (where a.priority = 2), count(*) filter (where a.priority = 3)]
+    into processing
+    from (
+        select a.priority from penstock.active a
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit looked
+    ) a;
+    counted.queue_name := queue_name;
+    for p in 0..3 loop
+        select count(*), min(r.published_at) into ready, oldest
+        from (
+            select r.published_at from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit most
+        ) r;
+        oldest := least(oldest, waiting.oldest[p + 1], delayed.oldest[p + 1]);
+        counted.oldest_pending_seconds := case when oldest is not null then extract(epoch from greatest(at - oldest, interval '0')) end;
+        counted.priority := p;
+        counted.waiting_count := waiting.counts[p + 1];
+        counted.delayed_count := delayed.counts[p + 1];
+        counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
+        counted.processing_count := processing[p + 1];
+        return next counted;
+    end loop;
+end
+$$;
+comment on function penstock._statistics_by_priority(int, text, timestamptz) is 'The statistics of one queue, a row for each priority.';
+
+-- A tenant's ranks have no gaps, and all tenants begin near the first in line: so who has a message at a rank has as many waiting
+-- as that is behind the first, and the further back, the fewer they are. The highest rank at which there are still enough is
+-- searched for by halves. What was cancelled or came back blurs this a little; who is first in line is looked at anyway.
+create or replace function penstock._busiest(queue_id int, priority int, floor_rank bigint, most int, until timestamptz) returns text[]
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    low bigint := (
+        select r.rank from penstock.ready r
+        where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank
+        order by r.rank, r.id limit 1
+    );
+    middle bigint := low;
+    high bigint;
+    rows int := greatest(1000, 2 * most);
+    here text[];
+    names text[];
+    beyond text[] := '{}';
+begin
+    if low is null then
+        return '{}';
+    end if;
+    loop
+        here := array(
+            select distinct x.tenant
+            from (
+                select r.tenant from penstock.ready r
+                where r.queue_id = queue_id and r.priority = priority and r.rank >= middle
+                order by r.rank, r.id limit rows
+            ) x
+        );
+        if high is null then
+            if cardinality(here) < most then
+                return here;
+            end if;
+            names := here;
+            rows := 2 * most;
+            select r.rank + 1 into high from penstock.ready r
+            where r.queue_id = queue_id and r.priority = priority and r.rank >= low
+            order by r.rank desc, r.id desc limit 1;
+        elsif cardinality(here) < most then
+            high := middle;
+            beyond := here;
+        else
+            low := middle;
+            names := here;
+        end if;
+        exit when high <= low + 1 or clock_timestamp() > until;
+        middle := low + (high - low) / 2;
+    end loop;
+    return beyond || names[1:most];
+end
+$$;
+comment on function penstock._busiest(int, int, bigint, int, timestamptz) is
+    'Tenants of a priority, among them those with the most ready messages.';
+
+-- Exact where there are few. Else from two hundred places, evenly spread over the ranks: how close together ten rows stand there says
+-- how many there are up to the next place.
+create or replace function penstock._sample_waiting(queue_id int, from_rank bigint) returns table (tenant text, estimate float8)
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    few constant int := 2000;
+    head bigint;
+    tail bigint;
+begin
+    select w.rank into head from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 1;
+    if head is null then
+        return;
+    end if;
+    select w.rank into tail from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= head order by w.rank offset few limit 1;
+    if tail is null then
+        return query
+        select w.tenant, count(*)::float8 from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= head group by w.tenant;
+        return;
+    end if;
+    select w.rank into tail from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= head order by w.rank desc limit 1;
+    return query
+    select x.tenant::text, sum(p.width / (x.last - p.start + 1))
+    from (
+        select head + ((tail - head) * (n::numeric / 200))::bigint as start, (tail - head + 1) / 200.0::float8 as width
+        from generate_series(0, 199) n
+    ) p
+    cross join lateral (
+        select w.tenant, max(w.rank) over () as last
+        from (
+            select w.tenant, w.rank from penstock.waiting w
+            where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= p.start order by w.rank limit 10
+        ) w
+    ) x
+    group by x.tenant;
+end
+$$;
+comment on function penstock._sample_waiting(int, bigint) is 'About how many messages of each tenant wait; those with few may be missing.';
+
+-- First who may be among the busiest, by steps that each look at so many rows at the most; then an estimate for each of them, from
+-- the first and the last rank; then those with the most are counted, as far as that goes. The look-ups by tenant compare whole
+-- rows of the index, so that no other index will do.
+create or replace function penstock._statistics_by_tenant(queue_id int, queue_name text, at timestamptz, top int) returns setof penstock.queue_statistics
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    most constant int := 1000;
+    looked constant int := 100000;
+    last_rank constant bigint := 9223372036854775807;
+    until timestamptz := clock_timestamp() + interval '50 ms';
+    enough int := 2 * top + 10;
+    lines int[] := '{}';
+    waits boolean;
+    busiest text[];
+    ranks bigint[];
+    from_rank bigint;
+    since timestamptz;
+    tops bigint[];
+    names text[] := '{}';
+    plain record;
+begin
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    for p in 0..3 loop
+        busiest := penstock._busiest(queue_id, p, ranks[p + 1], enough, until);
+        if busiest <> '{}' then
+            lines := lines || p;
+            names := names || busiest;
+        end if;
+    end loop;
+    names := names || array(
+        select t.tenant from penstock.tenants t where t.queue_id = queue_id order by t.tenant limit enough
+    );
+    -- What came in before the first tenant did stands in no index by tenant. From its end, where no others are in between.
+    select q.plain_tops into tops from penstock.queues q where q.id = queue_id;
+    select
+        sum(x.n) as n,
+        sum(case when x.rows < most then x.n else greatest(x.n, x.n::float8 * (x.last - x.head + 1) / (x.last - x.first + 1)) end)::bigint as estimate,
+        min(x.oldest) as oldest
+    into plain
+    from (
+        select
+            count(*) as rows, count(*) filter (where not r.fair) as n, max(r.rank) as last, min(r.rank) as first,
+            (
+                select r.rank from penstock.ready r
+                where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit 1
+            ) as head,
+            min(r.published_at) filter (where not r.fair) as oldest
+        from unnest(lines) p
+        cross join lateral (
+            select r.rank, r.fair, r.published_at from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and r.rank <= coalesce(tops[p + 1], last_rank)
+            order by r.rank desc, r.id desc limit most
+        ) r
+        group by p
+    ) x;
+    select true into waits from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 1;
+    return query
+    with waiting as materialized (
+        select w.tenant, w.estimate from penstock._sample_waiting(queue_id, from_rank) w
+    ), delayed as materialized (
+        select s.tenant, count(*) as n, min(s.published_at) as oldest
+        from (
+            select s.tenant, s.published_at from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit looked
+        ) s
+        group by s.tenant
+    ), processing as materialized (
+        select a.tenant, count(*) as n
+        from (
+            select a.tenant from penstock.active a
+            where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit looked
+        ) a
+        group by a.tenant
+    ), known as materialized (
+        select n.tenant from unnest(names) n(tenant)
+        union select w.tenant from (select w.tenant from waiting w order by w.estimate desc limit enough) w
+        union select d.tenant from (select d.tenant from delayed d order by d.n desc limit enough) d
+        union select '' where plain.n > 0
+    ), chosen as materialized (
+        select k.tenant, coalesce(w.estimate, aside.n) as waiting, d.n as delayed, d.oldest as delayed_oldest
+        from known k
+        left join waiting w on w.tenant = k.tenant
+        left join delayed d on d.tenant = k.tenant
+        cross join lateral (
+            select sum(l.rank - f.rank + 1) as n
+            from unnest(lines) p
+            cross join lateral (
+                select r.rank from penstock.ready r
+                where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (k.tenant, queue_id, p::smallint, ranks[p + 1])
+                    and (r.tenant, r.queue_id, r.priority, r.rank) <= (k.tenant, queue_id, p::smallint, last_rank)
+                order by r.tenant, r.queue_id, r.priority, r.rank limit 1
+            ) f
+            cross join lateral (
+                select r.rank from penstock.ready r
+                where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (k.tenant, queue_id, p::smallint, ranks[p + 1])
+                    and (r.tenant, r.queue_id, r.priority, r.rank) <= (k.tenant, queue_id, p::smallint, last_rank)
+                order by r.tenant desc, r.queue_id desc, r.priority desc, r.rank desc limit 1
+            ) l
+        ) ready
+        cross join lateral (
+            select count(x.*) as n
+            from generate_series(0, 7) line
+            cross join lateral (
+                select from penstock.waiting x
+                where waits and w.tenant is null and x.queue_id = queue_id and x.tenant = k.tenant and x.priority = line / 2
+                    and x.fresh = (line % 2 = 1) and x.rank >= from_rank
+                order by x.rank limit 10
+            ) x
+        ) aside
+        order by coalesce(ready.n, 0) + coalesce(w.estimate, aside.n) + coalesce(d.n, 0) + case when k.tenant = '' then coalesce(plain.estimate, 0) else 0 end desc, k.tenant
+        limit top
+    ), counted as (
+        select
+            c.tenant, coalesce(c.delayed, 0) as delayed,
+            ready.n + case when c.tenant = '' then coalesce(plain.estimate, 0) else 0 end as ready,
+            case when aside.n < most then aside.n else greatest(aside.n, c.waiting::bigint) end as waiting,
+            least(ready.oldest, aside.oldest, c.delayed_oldest, case when c.tenant = '' then plain.oldest end) as oldest
+        from chosen c
+        cross join lateral (
+            select coalesce(sum(case when x.n < most then x.n else greatest(x.n, x.last - x.first + 1) end), 0)::bigint as n, min(x.oldest) as oldest
+            from (
+                select
+                    count(*) as n, min(r.published_at) as oldest, min(r.rank) as first,
+                    (
+                        select r.rank from penstock.ready r
+                        where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (c.tenant, queue_id, p::smallint, ranks[p + 1])
+                            and (r.tenant, r.queue_id, r.priority, r.rank) <= (c.tenant, queue_id, p::smallint, last_rank)
+                        order by r.tenant desc, r.queue_id desc, r.priority desc, r.rank desc limit 1
+                    ) as last
+                from unnest(lines) p
+                cross join lateral (
+                    select r.rank, r.published_at from penstock.ready r
+                    where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (c.tenant, queue_id, p::smallint, ranks[p + 1])
+                        and (r.tenant, r.queue_id, r.priority, r.rank) <= (c.tenant, queue_id, p::smallint, last_rank)
+                    order by r.tenant, r.queue_id, r.priority, r.rank limit most
+                ) r
+                group by p
+            ) x
+        ) ready
+        cross join lateral (
+            select count(*) as n, min(x.published_at) as oldest
+            from (
+                select x.published_at
+                from generate_series(0, 7) line
+                cross join lateral (
+                    select x.published_at from penstock.waiting x
+                    where x.queue_id = queue_id and x.tenant = c.tenant and x.priority = line / 2 and x.fresh = (line % 2 = 1) and x.rank >= from_rank
+                    order by x.rank limit most
+                ) x
+                limit most
+            ) x
+        ) aside
+    )
+    select
+        queue_name, c.ready + c.waiting + c.delayed, coalesce(p.n, 0), null::bigint, null::bigint, c.delayed, null::bigint,
+        extract(epoch from greatest(at - c.oldest, interval '0'))::float8, c.waiting, null::int, nullif(c.tenant, '')
+    from counted c left join processing p on p.tenant = c.tenant
+    where c.ready + c.waiting + c.delayed > 0
+    order by c.ready + c.waiting + c.delayed desc, c.tenant;
+end
+$$;
+comment on function penstock._statistics_by_tenant(int, text, timestamptz, int) is 'The statistics of one queue, a row for each of the tenants with the most pending messages.';
+
+create or replace function penstock.get_queue_statistics(queue_name text default null, breakdown text default null, top int default 10) returns setof penstock.queue_statistics
 language plpgsql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 declare
     at timestamptz := penstock.clock();
+    only_id int;
     queue record;
 begin
-    if queue_name is not null then
-        return next penstock._statistics(penstock._queue_id(queue_name), queue_name, at);
-        return;
+    if breakdown not in ('priority', 'tenant') then
+        perform penstock._invalid(format('breakdown must be priority or tenant, not "%s"', breakdown), 'null gives one row for each queue.');
     end if;
-    for queue in select q.id, q.name from penstock.queues q order by q.name loop
-        return next penstock._statistics(queue.id, queue.name, at);
+    perform penstock._check_range('top', top, 1, 1000);
+    if queue_name is not null then
+        only_id := penstock._queue_id(queue_name);
+    end if;
+    for queue in
+        select only_id as id, queue_name as name where queue_name is not null
+        union all (select q.id, q.name from penstock.queues q where queue_name is null order by q.name)
+    loop
+        if breakdown is null then
+            return next penstock._statistics(queue.id, queue.name, at);
+        elsif breakdown = 'priority' then
+            return query select s.* from penstock._statistics_by_priority(queue.id, queue.name, at) s;
+        else
+            return query select s.* from penstock._statistics_by_tenant(queue.id, queue.name, at, top) s;
+        end if;
     end loop;
 end
 $$;
-comment on function penstock.get_queue_statistics(text) is
-    'How many messages of a queue, or of each, are pending (ready and delayed), processing, completed (as far as they are kept), delayed and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed or among the next hundred of its priority. Counting takes an index scan over what is counted.';
+comment on function penstock.get_queue_statistics(text, text, int) is
+    'How many messages of a queue, or of each, are pending (ready, waiting for a place of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. What is exact in it: what is ready of a priority, up to 10,000, a number that means so many or more; what is ready of a tenant in each priority, and what waits of it, up to 1,000 each, beyond which it is estimated, the one by ranks, the other from a sample of 2,000; what is delayed and processing, and by priority what waits, among the 100,000 that come first. Those tenants are found that have the most in one of the priorities; where thousands wait, one with few in each may be missing.';
 
 create or replace function penstock._cursor(after text, state text) returns text[]
 language sql immutable
@@ -80,10 +437,11 @@ set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set j
 as $$
 #variable_conflict use_variable
 declare
-    states constant text[] := '{active,ready,scheduled,dead,done}';
+    states constant text[] := '{active,ready,waiting,scheduled,dead,done}';
     queue int := penstock._queue_id(queue_name);
     missing int := page_size;
     ranks bigint[];
+    from_rank bigint;
     key text[];
     after_rank bigint;
     after_id bigint;
@@ -94,11 +452,11 @@ begin
     if not state = any (states) then
         perform penstock._invalid(format('state must be one of %s, not "%s"', array_to_string(states, ', '), state));
     end if;
-    if after !~ '^((active|scheduled|dead|done) [0-9]{1,18}|ready [0-3] [0-9]{1,18} [0-9]{1,18})$' then
+    if after !~ '^((active|waiting|scheduled|dead|done) [0-9]{1,18}|ready [0-3] [0-9]{1,18} [0-9]{1,18})$' then
         perform penstock._bad_cursor(after);
     end if;
-    select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
-    for i in first_state..5 loop
+    select f.ranks, f.waiting_rank into ranks, from_rank from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
+    for i in first_state..6 loop
         continue when state <> states[i];
         exit when missing = 0;
         key := penstock._cursor(after, states[i]);
@@ -130,6 +488,16 @@ begin
                 after_rank := -1;
                 exit when missing = 0;
             end loop;
+        when 'waiting' then
+            return query
+            select
+                w.id, 'waiting', w.priority::int, nullif(w.tenant, ''), w.attempts, w.published_at, null::timestamptz,
+                null::timestamptz, null::text, null::text, null::timestamptz, null::timestamptz, 'waiting ' || w.rank
+            from penstock.waiting w
+            where w.queue_id = queue and w.sweep_queue_id = queue and w.rank >= greatest(from_rank, key[2]::bigint + 1)
+            order by w.rank limit missing;
+            get diagnostics got = row_count;
+            missing := missing - got;
         when 'scheduled' then
             return query
             select
@@ -162,7 +530,7 @@ begin
 end
 $$;
 comment on function penstock.list_messages(text, text, int, text) is
-    'Messages of a queue, in one state (active, ready, scheduled, dead, done) or in all, one state after the other; ready in the order of delivery, the others by id. For the next page pass the cursor of the last row as after.';
+    'Messages of a queue, in one state (active, ready, waiting, scheduled, dead, done) or in all, one state after the other; ready in the order of delivery, waiting in the order in which they came to wait, the others by id. For the next page pass the cursor of the last row as after.';
 
 -- In the order in which messages move, so that one that moves meanwhile is not missed. Volatile for the same reason:
 -- each look takes a fresh snapshot.
@@ -183,6 +551,10 @@ begin
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.due_at, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
         from penstock.scheduled s where s.queue_id = queue and s.id = message_id;
         if found then m.state := 'scheduled'; exit; end if;
+        select w.priority, w.tenant, w.attempts, w.published_at, w.expires_at, w.dedup_key, w.errors, w.headers, w.payload, w.body, w.large
+        into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
+        from penstock.waiting w where w.queue_id = queue and w.id = message_id;
+        if found then m.state := 'waiting'; exit; end if;
         select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
         for p in 0..3 loop
             select r.priority, r.tenant, r.attempts, r.published_at, r.expires_at, r.dedup_key, r.errors, r.headers, r.payload, r.body, r.large
@@ -222,6 +594,156 @@ $$;
 comment on function penstock.get_message(text, bigint) is
     'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is gone once the message is done.';
 
+create or replace function penstock._others(n bigint) returns text
+language sql immutable
+as $$ select case when n >= 10000 then 'behind 10000 others or more' when n = 1 then 'behind 1 other' else format('behind %s others', n) end $$;
+comment on function penstock._others(bigint) is 'Behind how many others a message stands, in words.';
+
+create or replace function penstock._in_line(n bigint) returns text
+language sql immutable
+as $$
+    select case
+        when n = 0 then 'next in line'
+        when n >= 10000 then penstock._others(n)
+        else format('%s%s in line, %s', n + 1, case
+            when (n + 1) % 100 between 11 and 13 then 'th'
+            else coalesce((array['st', 'nd', 'rd'])[(n + 1) % 10], 'th')
+        end, penstock._others(n))
+    end
+$$;
+comment on function penstock._in_line(bigint) is 'The place of a message in a line, in words, by how many are before it.';
+
+create or replace function penstock._free_places(queue_id int, kind int, from_rank bigint) returns int
+language sql stable
+as $$
+    select count(*)::int
+    from (
+        select from penstock.places s
+        where s.queue_id = _free_places.queue_id and s.kind = _free_places.kind and s.tenant = '' and s.rank >= from_rank
+        order by s.rank limit 10000
+    ) s
+$$;
+comment on function penstock._free_places(int, int, bigint) is 'How many places of a kind are free, or owed; as far as 10,000.';
+
+-- Before it are those of its priority with a lower rank, and the more urgent ones; where each priority has places of its own,
+-- only as many of those as have one.
+create or replace function penstock._explain_ready(q penstock.queues, message_id bigint, priority int) returns text
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    limit_of_count constant int := 10000;
+    pooled boolean := cardinality(q.quotas) = 1;
+    kind int := case when cardinality(q.quotas) = 1 then 0 else priority end;
+    share int := q.priority_shares[priority + 1];
+    quota int;
+    ranks bigint[];
+    place_ranks bigint[];
+    own_rank bigint;
+    free int;
+    owed int := 0;
+    ahead bigint := 0;
+    n bigint;
+    held text;
+begin
+    select f.ranks, f.place_ranks into ranks, place_ranks from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
+    select r.rank into own_rank from penstock.ready r
+    where r.queue_id = q.id and r.priority = priority and r.rank >= ranks[priority + 1] and r.id = message_id;
+    if q.quotas is not null then
+        quota := q.quotas[kind + 1];
+        free := penstock._free_places(q.id, kind, place_ranks[kind + 1]);
+        owed := penstock._free_places(q.id, kind + 10, 0);
+        if quota = 0 then
+            held := format('its priority has no places: priority_shares {%s} of max_active %s', array_to_string(q.priority_shares, ','), q.max_active);
+        elsif free = 0 then
+            held := format('held back by max_active %s: ', q.max_active);
+            if not pooled then
+                held := held || format('priority %s has %s (%s percent%s), ', priority,
+                    case when quota = 1 then '1 place' else format('%s places', quota) end, share,
+                    case when abs(quota - q.max_active * share / 100.0) >= 1 then format(', with min_active %s', q.min_active) else '' end);
+            end if;
+            held := held || case
+                when owed > 0 then format('%s are taken, since the cap was lowered: %s must be settled first', quota + owed, owed + 1)
+                when quota = 1 then case when pooled then 'its only place is taken' else 'which is taken' end
+                when pooled then format('all %s places are taken', quota)
+                else format('all %s taken', quota)
+            end;
+        end if;
+    end if;
+    for p in case when held is null or pooled then 0 else priority end..priority loop
+        select count(*) into n
+        from (
+            select from penstock.ready r
+            where r.queue_id = q.id and r.priority = p and r.rank >= ranks[p + 1]
+                and (p < priority or (r.rank, r.id) < (own_rank, message_id))
+            order by r.rank, r.id limit limit_of_count
+        ) before;
+        if not pooled and p < priority then
+            n := least(n, penstock._free_places(q.id, p, place_ranks[p + 1]));
+        end if;
+        ahead := ahead + n;
+    end loop;
+    return 'ready: ' || case
+        when held is not null then format('%s; %s', held, penstock._in_line(ahead))
+        when ahead = 0 then 'next in line, waits for a consumer'
+        else penstock._others(ahead)
+    end;
+end
+$$;
+comment on function penstock._explain_ready(penstock.queues, bigint, int) is
+    'Which cap holds back a ready message, and its place in line.';
+
+-- Seats of a tenant that nobody has come for since the cap was changed are still those of the old cap: what counts is who is seated.
+create or replace function penstock._explain_waiting(q penstock.queues, message_id bigint, tenant text) returns text
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    limit_of_count constant int := 10000;
+    who text := case when tenant = '' then 'what belongs to no tenant' else format('tenant "%s"', tenant) end;
+    from_rank bigint;
+    seats_from bigint;
+    own record;
+    ahead bigint;
+    seats int;
+    seated int;
+begin
+    if q.tenant_max_active is null then
+        return 'waiting: published or given back under REPEATABLE READ or SERIALIZABLE, or tenant_max_active was taken away: the next consume or maintain() lets it in';
+    end if;
+    select f.waiting_rank, f.place_ranks[5] into from_rank, seats_from from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
+    select w.priority * 2 + w.fresh::int as line, w.rank into own from penstock.waiting w where w.queue_id = q.id and w.id = message_id;
+    select count(*) into ahead
+    from (
+        select from generate_series(0, own.line) line
+        cross join lateral (
+            select from penstock.waiting w
+            where w.queue_id = q.id and w.tenant = tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
+                and (line < own.line or w.rank < own.rank)
+            order by w.rank limit limit_of_count
+        ) x
+        limit limit_of_count
+    ) before;
+    select t.seats into seats from penstock.tenants t where t.queue_id = q.id and t.tenant = tenant;
+    select coalesce(seats, 0) - count(*) filter (where s.kind = 4) + count(*) filter (where s.kind = 14) into seated
+    from generate_series(4, 14, 10) k
+    cross join lateral (
+        select k as kind from penstock.places s
+        where s.queue_id = q.id and s.kind = k and s.tenant = tenant and s.rank >= case when k = 4 then seats_from else 0 end
+        order by s.rank limit limit_of_count
+    ) s;
+    return case
+        when ahead < q.tenant_max_active - seated then format(
+            'waiting: %s has %s of tenant_max_active %s ready or active: the next consume or maintain() lets it in', who, seated, q.tenant_max_active)
+        else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', who, seated, q.tenant_max_active,
+            case when seated > q.tenant_max_active then ', since the cap was lowered' else '' end)
+            || case when ahead = 0 then 'next in line' else penstock._others(ahead) end || ' of its tenant'
+    end;
+end
+$$;
+comment on function penstock._explain_waiting(penstock.queues, bigint, text) is
+    'Why a message waits for a place of its tenant, and its place in that line.';
+
 create or replace function penstock.explain_delivery(queue_name text, message_id bigint) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -232,15 +754,14 @@ declare
     at timestamptz := penstock.clock();
     queue int := penstock._queue_id(queue_name);
     m penstock.message_details;
-    ranks bigint[];
-    own_rank bigint;
-    ahead bigint := 0;
-    n bigint;
-    limit_of_count constant int := 10000;
-    paused timestamptz := (select q.paused_at from penstock.queues q where q.id = queue);
-    pause_note text := case when paused is not null then format('; the queue is paused since %s', date_trunc('second', paused)) else '' end;
+    q penstock.queues;
+    pause_note text := '';
 begin
     select g.* into m from penstock.get_message(queue_name, message_id) g;
+    select x.* into q from penstock.queues x where x.id = queue;
+    if q.paused_at is not null then
+        pause_note := format('; the queue is paused since %s', date_trunc('second', q.paused_at));
+    end if;
     case m.state
     when 'scheduled' then
         return case
@@ -259,35 +780,23 @@ begin
             m.delivery_attempts, coalesce(m.last_error, 'none given'));
     when 'done' then
         return format('done at %s, attempt %s', date_trunc('second', m.completed_at), m.delivery_attempts);
+    when 'waiting' then
+        if m.expires_at <= at then
+            return format('its time to live was over at %s: maintain() moves it to the dead letters', date_trunc('second', m.expires_at));
+        end if;
+        return penstock._explain_waiting(q, message_id, coalesce(m.tenant, '')) || pause_note;
     when 'ready' then
         if m.expires_at <= at then
             return format('its time to live was over at %s: the next consume or maintain() moves it to the dead letters', date_trunc('second', m.expires_at));
         end if;
-        select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
-        select r.rank into own_rank from penstock.ready r
-        where r.queue_id = queue and r.priority = m.priority and r.rank >= ranks[m.priority + 1] and r.id = message_id;
-        for p in 0..m.priority loop
-            select count(*) into n
-            from (
-                select from penstock.ready r
-                where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1]
-                    and (p < m.priority or (r.rank, r.id) < (own_rank, message_id))
-                order by r.rank, r.id limit limit_of_count
-            ) before;
-            ahead := ahead + n;
-        end loop;
         return case
-            when paused is not null then format('the queue is paused since %s; ', date_trunc('second', paused))
+            when q.paused_at is not null then format('the queue is paused since %s; ', date_trunc('second', q.paused_at))
             else ''
-        end || case
-            when ahead = 0 then 'ready: next in line, waits for a consumer'
-            when ahead >= limit_of_count then format('ready: behind %s others or more', limit_of_count)
-            else format('ready: behind %s others', ahead)
-        end;
+        end || penstock._explain_ready(q, message_id, m.priority);
     else
         return format('unknown: queue "%s" has no message %s, or does not keep it any more', queue_name, message_id);
     end case;
 end
 $$;
 comment on function penstock.explain_delivery(text, bigint) is
-    'Says in words why a message is not running: paused, delayed until, leased by whom until, behind how many others, dead because, done at, or unknown.';
+    'Says in words why a message is not running: paused, delayed until, leased by whom until, behind how many others, held back by max_active or tenant_max_active and how far back in that line, dead because, done at, or unknown. It counts the others up to 10,000.';

@@ -79,11 +79,12 @@ declare
     payload_limit int;
     kept_until timestamptz;
     plain_tops bigint[];
+    cap int;
     last_rank bigint;
 begin
-    -- What most sends are, with the fewest statements: small payloads that have all options in common, into a queue
-    -- without tenants.
-    if deliver_after is null and priority between 0 and 3 and tenant is null and bodies is null and dedup_key is null
+    -- What most sends are, with the fewest statements: small payloads that have all options in common, of one tenant or into a
+    -- queue without tenants.
+    if deliver_after is null and priority between 0 and 3 and coalesce(char_length(tenant) between 1 and 255, true) and bodies is null and dedup_key is null
         and deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
         and dedup_keys is null and coalesce(ttl_seconds > 0, true) and cardinality(payloads) > 0 and array_position(payloads, null) is null
         and current_setting('transaction_isolation') = 'read committed'
@@ -91,33 +92,54 @@ begin
         if pg_column_size(payloads) > 1500 then
             select max(pg_column_size(p)) into largest from unnest(payloads) p;
         end if;
-        select q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops
-        into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops
+        select q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops, q.tenant_max_active
+        into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops, cap
         from penstock.queues q where q.name = queue_name;
         if not found or kept_until <= at then
             perform penstock._unknown_queue(queue_name);
         end if;
-        if plain_tops is null and payload_limit >= 1500 and largest <= 1500 then
+        if (tenant is null or plain_tops is not null) and cap is null and payload_limit >= 1500 and largest <= 1500 then
             -- Assigned, not performed: a simple expression needs no executor.
             done := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
             -- A backlog keeps consumers awake: they are behind where the first in line, that none of them works on, waits
             -- for a while already.
-            select
-                notify and coalesce(
-                    (
-                        select case when r.xmax = '0' then r.published_at end from penstock.ready r
-                        where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
-                        order by r.rank, r.id limit 1
-                    ) >= at - interval '50 ms',
-                    true
-                ),
-                (
-                    select r.rank from penstock.ready r
+            if plain_tops is not null then
+                select
+                    notify and coalesce(head.published_at >= at - interval '50 ms', true),
+                    greatest(
+                        f.ranks[priority + 1], head.rank - 1, case when tenant is null then plain_tops[priority + 1] end,
+                        (
+                            select r.rank from penstock.ready r
+                            where r.fair and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id and r.priority = priority
+                                and r.rank >= greatest(f.ranks[priority + 1], head.rank)
+                            order by r.rank desc limit 1
+                        )
+                    )
+                into notify, last_rank
+                from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
+                left join lateral (
+                    select r.rank, case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
                     where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
-                    order by r.rank desc, r.id desc limit 1
-                )
-            into notify, last_rank
-            from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+                    order by r.rank, r.id limit 1
+                ) head on true;
+            else
+                select
+                    notify and coalesce(
+                        (
+                            select case when r.xmax = '0' then r.published_at end from penstock.ready r
+                            where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
+                            order by r.rank, r.id limit 1
+                        ) >= at - interval '50 ms',
+                        true
+                    ),
+                    (
+                        select r.rank from penstock.ready r
+                        where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
+                        order by r.rank desc, r.id desc limit 1
+                    )
+                into notify, last_rank
+                from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+            end if;
             if not found then
                 perform penstock._unknown_queue(queue_name);
             end if;
@@ -125,8 +147,8 @@ begin
             insert into penstock.ready as r
                 (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, headers, payload)
             select
-                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, false, false, at,
-                at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), '', headers, m.payload
+                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, false, plain_tops is not null, at,
+                at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), coalesce(tenant, ''), headers, m.payload
             from (
                 select p.payload, p.n, nextval('penstock.message_ids') as id from unnest(payloads) with ordinality p(payload, n)
             ) m

@@ -15,7 +15,8 @@ declare
     plain_tops bigint[];
     cap int;
     aside boolean[];
-    last_rank bigint;
+    next_ranks bigint[];
+    last_ranks bigint[];
     top_rank bigint;
 begin
     if floor_ranks is not null
@@ -44,14 +45,12 @@ begin
     if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null and expiries is null
         and due_at is null and due_times is null and dedup_keys is null
     then
-        if floor_ranks is not null then
-            last_rank := penstock._last_rank(queue_id, priority, '', false, floor_ranks[priority + 1], null);
-        end if;
+        last_ranks := penstock._last_ranks(queue_id, floor_ranks);
         with put as (
             insert into penstock.ready
                 (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
             select
-                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
+                queue_id, priority, coalesce(last_ranks[priority + 1] + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
                 headers, m.payload, m.body
             from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
             where m.id is not null
@@ -59,6 +58,11 @@ begin
         )
         select max(p.rank) into top_rank from put p;
     else
+        next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+        if plain_tops is null then
+            last_ranks := penstock._last_ranks(queue_id, floor_ranks);
+        end if;
+        -- What _last_rank() says, written out: a call for each tenant would take longer than the look.
         with put as (
             insert into penstock.ready
                 (queue_id, priority, rank, id, attempts, large, fair, seated, published_at, expires_at, tenant, dedup_key, headers, payload, body)
@@ -67,8 +71,18 @@ begin
                 coalesce(
                     m.nth + max(
                         case
-                            when m.nth = 1 and floor_ranks is not null
-                                then penstock._last_rank(queue_id, m.priority, m.tenant, m.fair, floor_ranks[m.priority + 1], plain_tops)
+                            when m.nth > 1 then null
+                            when not m.fair then last_ranks[m.priority + 1]
+                            when floor_ranks is not null then greatest(
+                                next_ranks[m.priority + 1],
+                                case when m.tenant = '' then plain_tops[m.priority + 1] end,
+                                (
+                                    select r.rank from penstock.ready r
+                                    where r.fair and r.tenant = m.tenant and r.queue_id = queue_id and r.priority = m.priority
+                                        and r.rank > next_ranks[m.priority + 1]
+                                    order by r.rank desc limit 1
+                                )
+                            )
                         end
                     ) over (partition by m.priority, m.tenant),
                     m.id

@@ -100,6 +100,8 @@ as $$
 #variable_conflict use_variable
 declare
     floor_ranks bigint[];
+    next_ranks bigint[];
+    last_ranks bigint[];
     plain_tops bigint[];
     cap int;
     top_rank bigint;
@@ -126,6 +128,8 @@ begin
         from (select s.id, s.tenant from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) order by s.id) k;
     end if;
     floor_ranks := penstock._floor(queue_id);
+    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+    last_ranks := penstock._last_ranks(queue_id, floor_ranks);
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
     if cap is not null and ids is not null then
         seated := penstock._seat(queue_id, cap, tenants);
@@ -157,7 +161,7 @@ begin
                     g.nth + max(
                         case
                             when g.nth = 1
-                                then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1], plain_tops)
+                                then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
                         end
                     ) over (partition by g.priority, g.tenant, g.attempts > 0),
                     nextval('penstock.message_ids')
@@ -237,7 +241,7 @@ begin
         return;
     end if;
     with gone as (
-        delete from penstock.waiting w where w.queue_id = queue_id and w.id = any(ids) returning w.*
+        delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
     )
     insert into penstock.scheduled
         (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers,

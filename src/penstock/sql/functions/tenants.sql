@@ -80,6 +80,7 @@ as $$
 declare
     floor_ranks bigint[] := penstock._floor(queue_id);
     at timestamptz := penstock.clock();
+    next_ranks bigint[];
     from_rank bigint;
     plain_tops bigint[];
     ids bigint[];
@@ -105,9 +106,10 @@ begin
     if ids is null then
         return 0;
     end if;
+    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
     with gone as (
-        delete from penstock.waiting w where w.queue_id = queue_id and w.id = any(ids) returning w.*
+        delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
     ), put as (
         insert into penstock.ready
             (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
@@ -115,7 +117,7 @@ begin
         select
             queue_id, g.priority,
             g.nth + max(
-                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, true, floor_ranks[g.priority + 1], plain_tops) end
+                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, true, next_ranks, null, plain_tops) end
             ) over (partition by g.priority),
             g.id, g.attempts, g.attempts_limit, g.large, true, seated, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, g.errors

@@ -391,7 +391,10 @@ create type penstock.queue_statistics as (
     total_count bigint,
     delayed_count bigint,
     dead_count bigint,
-    oldest_pending_seconds float8
+    oldest_pending_seconds float8,
+    waiting_count bigint,
+    priority int,
+    tenant text
 );
 create type penstock.queue_settings as (
     id bigint,
