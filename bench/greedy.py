@@ -82,7 +82,7 @@ class Shares:
             way=way,
             batch=batch,
             share=sum(ours) / max(1, sum(both)),
-            lowest_tenth=min(sum(ours[part]) / max(1, sum(both[part])) for part in parts),
+            lowest_tenth=min(sum(ours[part]) / sum(both[part]) for part in parts if any(both[part])),
             by_second=tuple(mine / all_ if all_ else None for mine, all_ in zip(ours, both, strict=True)),
             claimed_per_second=sum(both) / seconds,
             eager_p50=report.percentile(waits, 0.5),

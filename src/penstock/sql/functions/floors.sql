@@ -44,19 +44,19 @@ create or replace function penstock._next_ranks(queue_id int, floor_ranks bigint
 language sql stable
 as $$
     select array_agg(
-        greatest(
-            p.floor,
+        coalesce(
             (
                 select r.rank - 1 from penstock.ready r
                 where r.queue_id = _next_ranks.queue_id and r.priority = p.n - 1 and r.rank >= p.floor
                 order by r.rank, r.id limit 1
-            )
+            ),
+            p.floor
         ) order by p.n
     )
     from unnest(floor_ranks) with ordinality p(floor, n)
 $$;
 comment on function penstock._next_ranks(int, bigint[]) is
-    'For each priority the rank before the first in line: behind it goes what has nothing of its tenant waiting.';
+    'For each priority the rank before the first in line, the floor where nothing waits: behind it goes what has nothing of its tenant waiting.';
 
 create or replace function penstock._last_ranks(queue_id int, floor_ranks bigint[]) returns bigint[]
 language sql stable

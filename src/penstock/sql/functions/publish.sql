@@ -107,11 +107,11 @@ begin
                 select
                     notify and coalesce(head.published_at >= at - interval '50 ms', true),
                     greatest(
-                        f.ranks[priority + 1], head.rank - 1, case when tenant is null then plain_tops[priority + 1] end,
+                        coalesce(head.rank - 1, f.ranks[priority + 1]), case when tenant is null then plain_tops[priority + 1] end,
                         (
                             select r.rank from penstock.ready r
                             where r.fair and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id and r.priority = priority
-                                and r.rank >= greatest(f.ranks[priority + 1], head.rank)
+                                and r.rank >= coalesce(head.rank, f.ranks[priority + 1])
                             order by r.rank desc limit 1
                         )
                     )
