@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix docs bench-engine bench-xmin bench-fairness clean
+.PHONY: help setup run test check fix docs bench-engine bench-xmin bench-fairness bench-caps clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -46,6 +46,9 @@ bench-xmin: setup ## two minutes and more while a transaction holds back vacuum
 bench-fairness: setup ## how long quiet tenants wait beside a noisy one, with a picture for the docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
 	$(BIN)/python -m bench.fairness --picture docs/explanation/fairness.svg
+
+bench-caps: setup ## what caps and tenants cost a send, a claim and an ack
+	$(BIN)/python -m bench.caps
 
 clean: ## remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

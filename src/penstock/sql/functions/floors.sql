@@ -273,7 +273,7 @@ begin
             select distinct x.tenant from (
                 select p.tenant from penstock.places p
                 where p.queue_id = queue_id and p.sweep_queue_id = queue_id and p.kind = 4 and p.rank between from_rank and to_rank
-                order by p.rank limit 500
+                order by p.rank limit 100
             ) x
         ) s
         left join penstock.tenants t on t.queue_id = queue_id and t.tenant = s.tenant

@@ -39,70 +39,57 @@ $$;
 comment on function penstock._quotas(int, int, int[]) is
     'The places of each priority; one number, for all together, where there are too few to divide.';
 
--- Messages first, then as many places: who finds nothing to do holds no place meanwhile. Rows of both that somebody else has are
--- passed over. Where others were faster with the places, the rest of the messages is let go when the transaction ends.
+-- Messages first, no more than places are free, then a place for each: who finds nothing to do holds no place meanwhile. Rows of both that
+-- somebody else has are passed over. Where others were faster with the places, the rest of the messages is let go when the
+-- transaction ends.
 create or replace function penstock._reserve(queue_id int, most int, at timestamptz, pooled boolean) returns tid[]
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
+    reserved tid[] := '{}';
     ranks bigint[];
     place_ranks bigint[];
+    kind int := 0;
     rows tid[];
-    kinds int[];
-    taken int[];
+    taken int;
 begin
     select f.ranks, f.place_ranks into ranks, place_ranks
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    with lines as materialized (
-        select
-            p.n - 1 as priority, p.floor, p.kind,
-            (
+    for p in 0..3 loop
+        -- To look whether there is anything at all takes the least.
+        perform from penstock.ready r
+        where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit 1;
+        continue when not found;
+        if not pooled then
+            kind := p;
+        end if;
+        rows := array(
+            select r.ctid from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and (r.expires_at is null or r.expires_at > at)
+            order by r.rank, r.id
+            limit (
                 select count(*) from (
                     select from penstock.places s
-                    where s.queue_id = queue_id and s.kind = p.kind and s.tenant = '' and s.rank >= place_ranks[p.kind + 1]
+                    where s.queue_id = queue_id and s.kind = kind and s.tenant = '' and s.rank >= place_ranks[kind + 1]
                     order by s.rank limit most
-                ) s
-            ) as free
-        from (select x.n, x.floor, case when pooled then 0 else x.n - 1 end as kind from unnest(ranks) with ordinality x(floor, n)) p
-    )
-    select array_agg(m.row), array_agg(m.kind) into rows, kinds
-    from (
-        select r.ctid as row, l.kind
-        from lines l
-        cross join lateral (
-            select r.ctid from penstock.ready r
-            where r.queue_id = queue_id and r.priority = l.priority and r.rank >= l.floor
-                and (r.expires_at is null or r.expires_at > at)
-            order by r.rank, r.id limit l.free for update skip locked
-        ) r
-        limit least(most, (select case when pooled then min(l.free) else most end from lines l))
-    ) m;
-    if rows is null then
-        return '{}';
-    end if;
-    with spent as (
+                ) free
+            )
+            for update skip locked
+        );
+        continue when rows = '{}';
         delete from penstock.places s
         where s.queue_id + 0 = queue_id and s.ctid = any(array(
-            select x.ctid
-            from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
-            cross join lateral (
-                select s.ctid from penstock.places s
-                where s.queue_id = queue_id and s.kind = k.kind and s.tenant = '' and s.rank >= place_ranks[k.kind + 1]
-                order by s.rank limit k.n for update skip locked
-            ) x
-        ))
-        returning s.kind
-    )
-    select array_agg(s.kind) into taken from spent s;
-    if coalesce(cardinality(taken), 0) < cardinality(rows) then
-        rows := array(
-            select m.row
-            from (select x.row, x.kind, row_number() over (partition by x.kind order by x.n) as nth from unnest(rows, kinds) with ordinality x(row, kind, n)) m
-            where m.nth <= (select count(*) from unnest(taken) t where t = m.kind)
-        );
-    end if;
-    return rows;
+            select x.ctid from penstock.places x
+            where x.queue_id = queue_id and x.kind = kind and x.tenant = '' and x.rank >= place_ranks[kind + 1]
+            order by x.rank limit cardinality(rows) for update skip locked
+        ));
+        get diagnostics taken = row_count;
+        reserved := reserved || rows[:taken];
+        most := most - taken;
+        exit when most = 0;
+    end loop;
+    return reserved;
 end
 $$;
 comment on function penstock._reserve(int, int, timestamptz, boolean) is
@@ -113,7 +100,7 @@ language sql stable
 as $$ select q.quotas is not null or q.tenant_max_active is not null from penstock.queues q where q.id = queue_id $$;
 comment on function penstock._capped(int) is 'Whether a queue has a cap: then who settles takes the lock of the queue first.';
 
--- Where a cap was set after the caller looked, it has not taken the queue's lock yet.
+-- Lists have no nulls among others. Where a cap was set after the caller looked, it has not taken the queue's lock yet.
 create or replace function penstock._make_room(queue_id int, kinds smallint[], seats text[]) returns void
 language plpgsql
 as $$
@@ -122,12 +109,13 @@ declare
     name text;
 begin
     perform penstock._lock_queue(queue_id);
-    kinds := array_remove(kinds, null);
-    seats := array_remove(seats, null);
-    if kinds <> '{}' then
+    if kinds[1] is not null then
         perform penstock._return_places(queue_id, kinds);
     end if;
-    if seats <> '{}' and penstock._return_seats(queue_id, seats) then
+    if seats[1] is null then
+        return;
+    end if;
+    if penstock._return_seats(queue_id, seats) then
         select q.name into name from penstock.queues q where q.id = queue_id and q.notify;
         if found then
             perform penstock._wake(name, 0);

@@ -46,7 +46,7 @@ begin
     if not found then
         return false;
     end if;
-    if seats <> cap then
+    if seats <> cap and current_setting('transaction_isolation') = 'read committed' then
         select t.seats into seats from penstock.tenants t
         where t.queue_id = queue_id and t.tenant = tenant and t.seats <> cap for update skip locked;
         if found then
