@@ -95,10 +95,16 @@ group by q.id having count(f.queue_id) not between 1 and 2
 """
 
 # Whoever claims or settles moves places: free ones, less those owed, and those held add up in every snapshot.
+# One that a priority owes to another (its tenant says which) counts for that one.
 PLACES = """
-with places as (
-    select queue_id, kind % 10 as kind, tenant, sum(case when kind < 10 then 1 else -1 end) as free
-    from penstock.places group by 1, 2, 3
+with counted as (
+    select queue_id, kind % 10 as kind, case when kind % 10 = 4 then tenant else '' end as tenant,
+        case when kind between 10 and 14 then -1 else 1 end as n
+    from penstock.places
+    union all
+    select queue_id, tenant::int, '', 1 from penstock.places where kind between 10 and 13 and tenant <> ''
+), places as (
+    select queue_id, kind, tenant, sum(n) as free from counted group by 1, 2, 3
 ), held as (
     select queue_id, place as kind, '' as tenant from penstock.active where place is not null
     union all select queue_id, 4, tenant from penstock.active where seated

@@ -84,7 +84,7 @@ begin
                 array_agg(d.place) filter (where d.place is not null) as places
             into gone from deleted d;
             -- Nobody is left who could hold a seat: all tenants have theirs again.
-            delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14);
+            delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14, 24);
             delete from penstock.tenants t where t.queue_id = queue_id;
             if gone.places is not null then
                 perform penstock._return_places(queue_id, gone.places);

@@ -45,7 +45,7 @@ declare
     lease_end timestamptz;
     most int;
     pooled boolean;
-    fair boolean;
+    has_aside boolean;
     rows tid[];
     got int;
 begin
@@ -56,8 +56,8 @@ begin
     end if;
     select
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
-        q.max_active, cardinality(q.quotas) = 1, q.plain_tops is not null
-    into queue_id, kept_until, paused, lease, backoff, most, pooled, fair
+        q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null
+    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= at then
         perform penstock._unknown_queue(queue_name);
@@ -112,7 +112,7 @@ begin
         missing := missing - got;
         exit when missing = 0 or look = 2;
         -- Less than asked for: take back what nobody holds any more and promote what is due, then look again.
-        exit when not penstock._sweep_due(queue_id, at, fair);
+        exit when not penstock._sweep_due(queue_id, at, has_aside);
     end loop;
 end
 $$;

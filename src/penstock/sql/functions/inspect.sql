@@ -259,7 +259,6 @@ begin
     -- What came in before the first tenant did stands in no index by tenant. From its end, where no others are in between.
     select q.plain_tops into tops from penstock.queues q where q.id = queue_id;
     select
-        sum(x.n) as n,
         sum(case when x.rows < most then x.n else greatest(x.n, x.n::float8 * (x.last - x.head + 1) / (x.last - x.first + 1)) end)::bigint as estimate,
         min(x.oldest) as oldest
     into plain
@@ -302,7 +301,6 @@ begin
         select n.tenant from unnest(names) n(tenant)
         union select w.tenant from (select w.tenant from waiting w order by w.estimate desc limit enough) w
         union select d.tenant from (select d.tenant from delayed d order by d.n desc limit enough) d
-        union select '' where plain.n > 0
     ), chosen as materialized (
         select k.tenant, coalesce(w.estimate, aside.n) as waiting, d.n as delayed, d.oldest as delayed_oldest
         from known k

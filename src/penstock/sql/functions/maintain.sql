@@ -127,7 +127,7 @@ comment on function penstock._upkeep(timestamptz, boolean) is 'The chores that a
 
 -- One queue's sweep. Everything is looked through when the ledger says so, which depends on what that took the last
 -- time: at most half a percent of the time, but at least once a minute.
-create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean, fair boolean, batches int) returns setof penstock.maintenance_result
+create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean, has_aside boolean, batches int) returns setof penstock.maintenance_result
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -172,7 +172,8 @@ begin
         promoted := promoted + n;
         exit when n < most;
     end loop;
-    if fair then
+    if has_aside then
+        perform penstock._take_returns(queue_id);
         admitted := penstock._admit(queue_id, most);
     end if;
     if expired > 0 then
@@ -318,8 +319,8 @@ begin
             return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
         end if;
     end loop;
-    for queue in select q.id, q.name, q.notify, q.plain_tops is not null as fair from penstock.queues q order by q.id loop
-        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, queue.fair, case when brief then 1 else 10 end);
+    for queue in select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_aside from penstock.queues q order by q.id loop
+        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, queue.has_aside, case when brief then 1 else 10 end);
     end loop;
 end
 $$;

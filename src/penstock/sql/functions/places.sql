@@ -7,9 +7,12 @@ create or replace function penstock._quotas(max_active int, min_active int, shar
 language plpgsql immutable
 as $$
 declare
-    quotas int[];
     least int[];
-    giver int;
+    quotas int[];
+    spare int[];
+    next_spare bigint;
+    missing bigint;
+    level bigint;
 begin
     if max_active is null then
         return null;
@@ -26,14 +29,28 @@ begin
         from (select n, max_active::bigint * s / 100 as whole, max_active::bigint * s % 100 as rest from unnest(shares) with ordinality x(s, n)) q
         order by n
     );
-    for p in 1..4 loop
-        while quotas[p] < least[p] loop
-            select n into giver from generate_series(1, 4) n order by quotas[n] - least[n] desc, n desc limit 1;
-            quotas[giver] := quotas[giver] - 1;
-            quotas[p] := quotas[p] + 1;
-        end loop;
+    spare := array(select q - l from unnest(quotas, least) with ordinality x(q, l, n) order by n);
+    missing := (select -coalesce(sum(s), 0) from unnest(spare) s where s < 0);
+    if missing = 0 then
+        return quotas;
+    end if;
+    -- Those that can spare some come down to one level; what is too much then stays with the most urgent of them.
+    for n in 1..4 loop
+        select floor((sum(x.s) filter (where x.nth <= n) - missing) / n::numeric), min(x.s) filter (where x.nth = n + 1)
+        into level, next_spare
+        from (select s, row_number() over (order by s desc) as nth from unnest(spare) s) x;
+        exit when n = 4 or next_spare <= level;
     end loop;
-    return quotas;
+    return array(
+        select x.l + case
+            when x.s <= level then greatest(x.s, 0)
+            else level + case
+                when count(*) filter (where x.s > level) over (order by x.n) <= sum(greatest(x.s - level, 0)) over () - missing then 1
+                else 0
+            end
+        end
+        from unnest(spare, least) with ordinality x(s, l, n) order by x.n
+    );
 end
 $$;
 comment on function penstock._quotas(int, int, int[]) is
@@ -126,7 +143,8 @@ $$;
 comment on function penstock._make_room(int, smallint[], text[]) is
     'Gives back the places and seats of messages that were settled.';
 
--- With the queue's lock held. What is owed is paid first.
+-- With the queue's lock held. What is owed is paid first; under a snapshot that cannot see what is owed, places are put aside until
+-- somebody looks who can (_take_returns).
 create or replace function penstock._return_places(queue_id int, kinds smallint[]) returns void
 language plpgsql
 as $$
@@ -136,23 +154,29 @@ begin
     if not found then
         return;
     end if;
-    kinds := penstock._pay(queue_id, '', kinds);
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        kinds := array(select k + 20 from unnest(kinds) k);
+    else
+        kinds := penstock._pay(queue_id, '', kinds);
+    end if;
     insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, k, nextval('penstock.message_ids'), '' from unnest(kinds) k;
 end
 $$;
 comment on function penstock._return_places(int, smallint[]) is 'Gives places back, as long as the queue has a cap.';
 
--- Not under an old snapshot, where a row that is gone is an error: then it stays owed, until the next one pays.
+-- A place of a priority that is owed to another one (its tenant says which) goes there: so there are never more in all.
 create or replace function penstock._pay(queue_id int, tenant text, kinds smallint[]) returns smallint[]
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     paid smallint[];
+    owed_to text[];
+    freed smallint[];
 begin
-    perform from penstock.places o where o.queue_id = queue_id and o.kind >= 10 order by o.kind, o.tenant, o.rank limit 1;
-    if not found or current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+    perform from penstock.places o where o.queue_id = queue_id and o.kind between 10 and 14 order by o.kind, o.tenant, o.rank limit 1;
+    if not found then
         return kinds;
     end if;
     with gone as (
@@ -162,21 +186,72 @@ begin
             from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
             cross join lateral (
                 select o.ctid from penstock.places o
-                where o.queue_id = queue_id and o.kind = k.kind + 10 and o.tenant = tenant
-                order by o.rank limit k.n for update skip locked
+                where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
+                order by o.tenant, o.rank limit k.n for update skip locked
             ) x
         ))
-        returning o.kind - 10 as kind
+        returning o.kind, o.tenant
     )
-    select array_agg(g.kind) into paid from gone g;
-    return array(
+    select array_agg(g.kind), array_agg(g.tenant) filter (where g.kind < 14 and g.tenant <> '') into paid, owed_to from gone g;
+    freed := array(
         select k.kind
         from (select x.kind, row_number() over (partition by x.kind) as nth from unnest(kinds) x(kind)) k
-        where k.nth > (select count(*) from unnest(paid) p where p = k.kind)
+        where k.nth > (select count(*) from unnest(paid) p where p = k.kind + 10)
+        union all
+        select o::smallint from unnest(owed_to) o
     );
+    if freed = '{}' or freed[1] = 4 then
+        return freed;
+    end if;
+    -- Still too many in all: what would be free now is owed by another priority, which owed it to nobody.
+    with gone as (
+        delete from penstock.places o
+        where o.queue_id + 0 = queue_id and o.ctid = any(array(
+            select x.ctid from penstock.places x
+            where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
+            order by x.kind, x.rank limit cardinality(freed) for update skip locked
+        ))
+        returning o.kind
+    ), owing as (
+        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+        select queue_id, queue_id, g.kind, nextval('penstock.message_ids'), freed[g.n]::text
+        from (select x.kind, row_number() over () as n from gone x) g
+        returning kind
+    )
+    select freed[count(*) + 1:] into freed from owing;
+    return freed;
 end
 $$;
-comment on function penstock._pay(int, text, smallint[]) is 'Pays what is owed out of places that come back, and returns the kinds of those that remain.';
+comment on function penstock._pay(int, text, smallint[]) is 'Pays what is owed out of places that come back, and returns the kinds of those that are free then.';
+
+-- With the queue's lock held.
+create or replace function penstock._take_returns(queue_id int) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    kinds smallint[];
+    seats text[];
+begin
+    with gone as (
+        delete from penstock.places p
+        where p.queue_id + 0 = queue_id and p.ctid = any(array(
+            select x.ctid from penstock.places x where x.queue_id = queue_id and x.kind >= 20
+            order by x.kind, x.tenant, x.rank limit 1000 for update skip locked
+        ))
+        returning p.kind, p.tenant
+    )
+    select array_agg(g.kind - 20) filter (where g.kind < 24), array_agg(g.tenant) filter (where g.kind = 24) into kinds, seats from gone g;
+    if kinds is not null then
+        perform penstock._return_places(queue_id, kinds);
+    end if;
+    if seats is not null then
+        perform penstock._return_seats(queue_id, seats);
+    end if;
+    return coalesce(cardinality(kinds), 0) + coalesce(cardinality(seats), 0);
+end
+$$;
+comment on function penstock._take_returns(int) is 'Frees places that were given back under an old snapshot.';
 
 -- With the queue's lock held. More places: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
 create or replace function penstock._add_places(queue_id int, kind int, tenant text, more int) returns void
@@ -203,34 +278,49 @@ end
 $$;
 comment on function penstock._add_places(int, int, text, int) is 'Adds places to a kind, or takes some away.';
 
--- With the queue's lock and its row held. What is active when a queue gets a cap holds a place from then on, or owes one.
--- Only claims that are under way just then are not counted.
+-- With the queue's lock and its row held. Places are made anew, for what is not held; this waits for claims that are under way. What is
+-- active when a queue gets a cap holds a place from then on. A priority that holds more than its quota owes the rest: to one
+-- that has to wait for it, as long as there are too many in all to nobody.
 create or replace function penstock._change_quotas(queue_id int, before int[], after int[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    held int[] := '{0,0,0,0}';
+    held int[];
+    room int;
+    wanted int;
+    free smallint[] := '{}';
+    owing smallint[] := '{}';
+    owed_to text[] := '{}';
 begin
-    if before is not distinct from after then
+    delete from penstock.places p where p.queue_id = queue_id and p.kind in (0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23);
+    if after is null then
         return;
     end if;
-    if before is null or after is null then
-        delete from penstock.places p where p.queue_id = queue_id and p.kind in (0, 1, 2, 3, 10, 11, 12, 13);
-    end if;
     if before is null then
-        with leased as (
-            update penstock.active a set place = case when cardinality(after) = 1 then 0 else a.priority end
-            where a.queue_id = queue_id
-            returning a.place
-        )
-        select array(select count(l.place) from generate_series(0, 3) k left join leased l on l.place = k group by k order by k) into held;
+        update penstock.active a set place = case when cardinality(after) = 1 then 0 else a.priority end where a.queue_id = queue_id;
     end if;
-    if after is not null then
-        for k in 0..3 loop
-            perform penstock._add_places(queue_id, k, '', coalesce(after[k + 1], 0) - coalesce(before[k + 1], 0) - held[k + 1]);
-        end loop;
-    end if;
+    held := array(
+        select (select count(*) from penstock.active a where a.queue_id = queue_id and a.place = k) from generate_series(0, 3) k order by k
+    );
+    room := greatest((select sum(q) from unnest(after) q) - (select sum(h) from unnest(held) h), 0);
+    for k in 0..3 loop
+        wanted := coalesce(after[k + 1], 0) - held[k + 1];
+        if wanted < 0 then
+            owing := owing || array_fill(k + 10, array[-wanted])::smallint[];
+        elsif wanted > 0 then
+            free := free || array_fill(k, array[least(wanted, room)])::smallint[];
+            owed_to := owed_to || array_fill(k, array[wanted - least(wanted, room)])::text[];
+            room := room - least(wanted, room);
+        end if;
+    end loop;
+    owed_to := array_fill(''::text, array[cardinality(owing) - cardinality(owed_to)]) || owed_to;
+    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    select queue_id, queue_id, x.kind, nextval('penstock.message_ids'), x.tenant
+    from (
+        select f.kind, '' as tenant from unnest(free) f(kind)
+        union all select o.kind, o.tenant from unnest(owing, owed_to) o(kind, tenant)
+    ) x;
 end
 $$;
 comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the places of a queue in line with new quotas.';

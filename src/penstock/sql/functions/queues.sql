@@ -242,7 +242,7 @@ begin
 end
 $$;
 comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To set one where there was none waits for open transactions that hold messages of the queue.';
+    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To change a cap waits for open transactions that have claimed from the queue.';
 
 -- With the queue's lock held, after the settings were written.
 create or replace function penstock._apply_caps(queue_id int, quotas_before int[], tenant_cap_before int) returns void

@@ -15,7 +15,7 @@ comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) 
 
 -- What a consume does that found too little. Probes first, without a lock: mostly there is nothing. The queue's lock
 -- is only tried for, since the caller holds rows: waiting here could wait for whoever deletes the queue.
-create or replace function penstock._sweep_due(queue_id int, at timestamptz, fair boolean) returns boolean
+create or replace function penstock._sweep_due(queue_id int, at timestamptz, has_aside boolean) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -25,6 +25,7 @@ declare
     expired boolean;
     due boolean;
     waits boolean;
+    returned boolean;
     came bigint := 0;
 begin
     select penstock._sweep_from(at, f.swept_to, f.swept_all_at), f.waiting_rank into since, from_rank
@@ -43,20 +44,25 @@ begin
         where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
         order by s.due_at limit 1;
     end if;
-    if fair then
+    if has_aside then
         select true into waits
         from penstock.waiting w
         where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank
         order by w.rank limit 1;
+        select true into returned
+        from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1;
     end if;
-    if coalesce(expired, due, waits) is null or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+    if coalesce(expired, due, waits, returned) is null or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
         return false;
     end if;
     if expired then
-        perform penstock._expire(queue_id, at, since, 1000);
+        came := penstock._expire(queue_id, at, since, 1000);
+    end if;
+    if returned then
+        came := came + penstock._take_returns(queue_id);
     end if;
     if due then
-        came := penstock._take_back(queue_id, at, since, 1000) + penstock._promote(queue_id, at, since, 1000);
+        came := came + penstock._take_back(queue_id, at, since, 1000) + penstock._promote(queue_id, at, since, 1000);
     end if;
     if waits then
         came := came + penstock._admit(queue_id, 1000);
@@ -65,7 +71,7 @@ begin
 end
 $$;
 comment on function penstock._sweep_due(int, timestamptz, boolean) is
-    'Takes back expired leases, promotes due messages and admits waiting ones of one queue; true where any did.';
+    'Takes back expired leases, promotes due messages and admits waiting ones of one queue; true where a second look may find more.';
 
 -- With the queue's lock held.
 create or replace function penstock._take_back(queue_id int, at timestamptz, since timestamptz, most int) returns bigint

@@ -46,7 +46,7 @@ begin
     if not found then
         return false;
     end if;
-    if seats <> cap and current_setting('transaction_isolation') = 'read committed' then
+    if seats <> cap then
         select t.seats into seats from penstock.tenants t
         where t.queue_id = queue_id and t.tenant = tenant and t.seats <> cap for update skip locked;
         if found then
@@ -59,16 +59,27 @@ end
 $$;
 comment on function penstock._know_tenant(int, int, text) is 'Whether a tenant has its seats.';
 
--- With the queue's lock held, for messages in the order in which they come in.
+-- With the queue's lock held, for messages in the order in which they come in. Those of the tenant that wait already go first.
 create or replace function penstock._seat(queue_id int, cap int, tenants text[]) returns boolean[]
-language sql
+language plpgsql
 as $$
-    select array_agg(m.nth <= s.seats order by m.n)
-    from (select x.tenant, x.n, row_number() over (partition by x.tenant order by x.n) as nth from unnest(tenants) with ordinality x(tenant, n)) m
-    join (
-        select x.tenant, penstock._take_seats(queue_id, cap, x.tenant, count(*)::int) as seats
-        from unnest(tenants) x(tenant) group by x.tenant
-    ) s using (tenant)
+#variable_conflict use_variable
+declare
+    seated boolean[] := array_fill(false, array[cardinality(tenants)]);
+    wanting record;
+    seats int;
+begin
+    for wanting in select t.tenant, array_agg(t.n order by t.n) as places from unnest(tenants) with ordinality t(tenant, n) group by t.tenant order by t.tenant loop
+        seats := penstock._take_seats(queue_id, cap, wanting.tenant, cardinality(wanting.places));
+        if seats > 0 then
+            seats := seats - penstock._bring_in(queue_id, wanting.tenant, seats, true);
+        end if;
+        for i in 1..seats loop
+            seated[wanting.places[i]] := true;
+        end loop;
+    end loop;
+    return seated;
+end
 $$;
 comment on function penstock._seat(int, int, text[]) is 'For each message, by its tenant, whether it has got a seat.';
 
@@ -144,6 +155,11 @@ declare
     any_moved boolean := false;
 begin
     if cap is null then
+        return false;
+    end if;
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+        select queue_id, queue_id, 24, nextval('penstock.message_ids'), t from unnest(tenants) t;
         return false;
     end if;
     for given in select t.tenant, count(*)::int as n from unnest(tenants) t(tenant) group by t.tenant order by t.tenant loop
@@ -251,7 +267,7 @@ begin
     if (before is null) = (after is null) then
         return;
     end if;
-    delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14);
+    delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14, 24);
     delete from penstock.tenants t where t.queue_id = queue_id;
     if after is null then
         return;
