@@ -33,6 +33,8 @@ class Call:
 
 
 SETTINGS = {"max_delivery_attempts": 2, "retain_completed_seconds": 60, "retain_dead_seconds": 60}
+# So many that all of the stock but the last two that would be ready are in their places.
+CAPS = {"max_active": 100, "tenant_max_active": 13}
 
 # Completed messages lie in the reverse order of their ids, as when the first takes longest.
 SHAPE = """
@@ -51,15 +53,17 @@ class Stock:
     expired: list[int]
     dead: list[int]
     done: list[int]
+    settings: dict[str, int]
 
 
-def put_in_stock(session: Session) -> Stock:
+def put_in_stock(session: Session, caps: dict[str, int] | None = None) -> Stock:
     """Topic and queues anew, with messages of each state in each: some with dedup keys, some large."""
+    settings = SETTINGS | (caps or {})
     if session.run("select 1 from penstock.topics where name = %s", TOPIC):
         session.rows("delete_topic", TOPIC)
     session.value("create_topic", TOPIC)
     for queue in QUEUES:
-        session.value("create_queue", queue, TOPIC, queue == EXCLUSIVE, **SETTINGS)
+        session.value("create_queue", queue, TOPIC, queue == EXCLUSIVE, **settings)
     keys = list("aBcDe")
     done = publish(session, 5)
     take(session, done)
@@ -78,7 +82,7 @@ def put_in_stock(session: Session) -> Stock:
     scheduled = publish(session, 5, dedup_keys=[f"scheduled {key}" for key in keys], deliver_after=due)
     ready = publish(session, 5, dedup_keys=[f"ready {key}" for key in keys])
     session.run(SHAPE)
-    return Stock(ready, scheduled, active, expired, dead, done)
+    return Stock(ready, scheduled, active, expired, dead, done, settings)
 
 
 def publish(session: Session, n: int, **options: Any) -> list[int]:
@@ -107,7 +111,7 @@ def all_calls(stock: Stock) -> list[Call]:
     tokens = [WORKER] * len(held)
     mixed = [WORKER, "v"] * (len(held) // 2)
     message, token = stock.active[2], WORKER
-    settings = tuple(SETTINGS.items())
+    settings = tuple(stock.settings.items())
     return [
         Call("send", "send_messages", (queue, "{1,2,3}")),
         Call("send, keyed", "send_messages", (queue, "{1,2,3}"), keys),
@@ -138,6 +142,7 @@ def all_calls(stock: Stock) -> list[Call]:
         Call("purge_dlq", "purge_dlq", (queue,)),
         Call("purge_dlq, all", "purge_dlq"),
         Call("cancel ready", "cancel_message", (queue, stock.ready[2])),
+        Call("cancel waiting", "cancel_message", (queue, stock.ready[4])),
         Call("cancel scheduled", "cancel_message", (queue, stock.scheduled[2])),
         Call("purge_queue", "purge_queue", (queue,)),
         Call("purge_all_messages", "purge_all_messages"),
@@ -154,6 +159,8 @@ def all_calls(stock: Stock) -> list[Call]:
         Call("create_queue again", "create_queue", (EXCLUSIVE, TOPIC, True), settings),
         Call("create_queue after its end", "create_queue", (EXCLUSIVE, TOPIC, True), settings, LATE),
         Call("alter_queue", "alter_queue", (queue, 5)),
+        Call("alter_queue, low caps", "alter_queue", (queue,), (("max_active", 8), ("tenant_max_active", 2))),
+        Call("alter_queue, no caps", "alter_queue", (queue,), (("max_active", 0), ("tenant_max_active", 0))),
         Call("pause_queue", "pause_queue", (queue,)),
         Call("resume_queue", "resume_queue", (queue,)),
         Call("extend_queue_keep_alive", "extend_queue_keep_alive", (EXCLUSIVE, 60)),

@@ -22,7 +22,10 @@ Isolation = Literal["read committed", "repeatable read", "serializable"]
 PATIENCE_SECONDS = 30
 LONGER_THAN_ANY_LOCK_TIMEOUT_SECONDS = 2
 
-WAITS = "select wait_event_type = 'Lock' from pg_stat_activity where pid = %s"
+# Who changes a cap sleeps between two tries.
+WAITS = """
+select wait_event_type = 'Lock' or wait_event = 'PgSleep' from pg_stat_activity where pid = %s
+"""
 
 # Its body is inlined, as the original's is: a session moves its own time by a setting.
 MOVABLE_CLOCK = """

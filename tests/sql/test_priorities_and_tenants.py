@@ -194,13 +194,3 @@ def test_a_delayed_message_comes_in_as_a_new_one(q: Engine, clock: Clock) -> Non
     q.maintain()
     q.send("q", "late")
     assert taken(q) == ["early 1", "early 2", "delayed", "late"]
-
-
-@pytest.mark.parametrize(
-    "setting", [{"max_active": 2}, {"tenant_max_active": 1}, {"max_active": 10, "min_active": 0}]
-)
-def test_caps_are_kept_for_later_and_change_nothing_yet(engine: Engine, setting: dict[str, int]) -> None:
-    engine.queue("q", **setting)
-    engine.send("q")
-    assert vars(engine.settings("q")).items() >= setting.items()
-    assert engine.take("q").payload == 1

@@ -96,8 +96,8 @@ comment on function penstock._last_rank(int, smallint, text, boolean, bigint[], 
 
 -- Where a message goes that comes back. In a queue without tenants: in front of all that waits; null where nothing does, and
 -- then a fresh id is as far in front as any, and does not hold the floor down. In a queue with tenants: behind the first in line, in
--- front of what its tenant has waiting, but where only one of its tenant's is already: so that those that
--- come back again and again take no more than one turn more than others.
+-- front of what its tenant has waiting, but behind those of its tenant that came back before: so that those that come back
+-- again and again take no more than one turn more than others.
 create or replace function penstock._back_rank(queue_id int, priority smallint, tenant text, fair boolean, floor_rank bigint) returns bigint
 language plpgsql stable
 as $$
@@ -107,60 +107,49 @@ declare
         where r.queue_id = _back_rank.queue_id and r.priority = _back_rank.priority and r.rank >= floor_rank
         order by r.rank, r.id limit 1
     );
-    own record;
-    expected bigint;
 begin
     if not fair then
         return head;
     end if;
-    if head is null then
-        return floor_rank + 1;
-    end if;
-    expected := head + 1;
-    for own in
-        select o.rank, count(*) as n
-        from (
+    return 1 + coalesce(
+        (
             select r.rank from penstock.ready r
-            where r.fair and r.tenant = _back_rank.tenant and r.queue_id = _back_rank.queue_id and r.priority = _back_rank.priority
+            where r.again and r.tenant = _back_rank.tenant and r.queue_id = _back_rank.queue_id and r.priority = _back_rank.priority
                 and r.rank > head
-            order by r.rank limit 200
-        ) o
-        group by o.rank order by o.rank
-    loop
-        exit when own.rank > expected or own.n < 2;
-        expected := own.rank + 1;
-    end loop;
-    return expected;
+            order by r.rank desc limit 1
+        ),
+        head, floor_rank
+    );
 end
 $$;
 comment on function penstock._back_rank(int, smallint, text, boolean, bigint) is 'The rank for a message that comes back.';
 
+create or replace function penstock._plain_tops(queue_id int) returns bigint[]
+language sql stable
+as $$
+    select array(
+        select coalesce(t.rank, 0)
+        from (select f.ranks from penstock.floors f where f.queue_id = _plain_tops.queue_id order by f.tick desc limit 1) f
+        cross join lateral unnest(penstock._last_ranks(_plain_tops.queue_id, f.ranks)) with ordinality t(rank, n)
+        order by t.n
+    )
+$$;
+comment on function penstock._plain_tops(int) is 'For each priority the last rank that was given before ranks went by tenant.';
+
 -- The first message of a tenant: from now on ranks are given by tenant. Whoever comes second while the first has not
 -- committed goes on without: only his messages are ranked by tenant then.
-create or replace function penstock._begin_tenants(queue_id int, floor_ranks bigint[]) returns void
+create or replace function penstock._begin_tenants(queue_id int) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
-declare
-    tops bigint[];
 begin
     perform from penstock.queues q where q.id = queue_id and q.plain_tops is null for no key update skip locked;
     if found then
-        for p in 0..3 loop
-            tops[p + 1] := coalesce(
-                (
-                    select r.rank from penstock.ready r
-                    where r.queue_id = queue_id and r.priority = p and r.rank >= floor_ranks[p + 1]
-                    order by r.rank desc, r.id desc limit 1
-                ),
-                0
-            );
-        end loop;
-        update penstock.queues q set plain_tops = tops where q.id = queue_id;
+        update penstock.queues q set plain_tops = penstock._plain_tops(queue_id) where q.id = queue_id;
     end if;
 end
 $$;
-comment on function penstock._begin_tenants(int, bigint[]) is
+comment on function penstock._begin_tenants(int) is
     'Makes a queue give ranks by tenant, when the first message of one comes.';
 
 -- Ranks never exceed the id sequence: whoever gave a rank that is one more than another makes sure of it before he lets go of

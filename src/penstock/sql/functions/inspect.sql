@@ -222,8 +222,8 @@ $$;
 comment on function penstock._sample_waiting(int, bigint) is 'About how many messages of each tenant wait; those with few may be missing.';
 
 -- First who may be among the busiest, by steps that each look at so many rows at the most; then an estimate for each of them, from
--- the first and the last rank; then those with the most are counted, as far as that goes. The look-ups by tenant compare whole
--- rows of the index, so that no other index will do.
+-- the first and the last rank; then those with the most are counted, as far as that goes. The look-ups by tenant ask for
+-- an order that only one index has: any(), unlike =, leaves the tenant open.
 create or replace function penstock._statistics_by_tenant(queue_id int, queue_name text, at timestamptz, top int) returns setof penstock.queue_statistics
 language plpgsql stable
 as $$
@@ -231,7 +231,6 @@ as $$
 declare
     most constant int := 1000;
     looked constant int := 100000;
-    last_rank constant bigint := 9223372036854775807;
     until timestamptz := clock_timestamp() + interval '50 ms';
     enough int := 2 * top + 10;
     lines int[] := '{}';
@@ -273,7 +272,7 @@ begin
         from unnest(lines) p
         cross join lateral (
             select r.rank, r.fair, r.published_at from penstock.ready r
-            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and r.rank <= coalesce(tops[p + 1], last_rank)
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and r.rank <= coalesce(tops[p + 1], 9223372036854775807)
             order by r.rank desc, r.id desc limit most
         ) r
         group by p
@@ -301,27 +300,26 @@ begin
         select n.tenant from unnest(names) n(tenant)
         union select w.tenant from (select w.tenant from waiting w order by w.estimate desc limit enough) w
         union select d.tenant from (select d.tenant from delayed d order by d.n desc limit enough) d
+    ), spans as materialized (
+        select k.tenant, p, f.rank as first, l.rank as last
+        from known k
+        cross join unnest(lines) p
+        cross join lateral (
+            select r.rank from penstock.ready r
+            where r.fair and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            order by r.tenant, r.rank limit 1
+        ) f
+        cross join lateral (
+            select r.rank from penstock.ready r
+            where r.fair and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            order by r.tenant desc, r.rank desc limit 1
+        ) l
     ), chosen as materialized (
         select k.tenant, coalesce(w.estimate, aside.n) as waiting, d.n as delayed, d.oldest as delayed_oldest
         from known k
         left join waiting w on w.tenant = k.tenant
         left join delayed d on d.tenant = k.tenant
-        cross join lateral (
-            select sum(l.rank - f.rank + 1) as n
-            from unnest(lines) p
-            cross join lateral (
-                select r.rank from penstock.ready r
-                where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (k.tenant, queue_id, p::smallint, ranks[p + 1])
-                    and (r.tenant, r.queue_id, r.priority, r.rank) <= (k.tenant, queue_id, p::smallint, last_rank)
-                order by r.tenant, r.queue_id, r.priority, r.rank limit 1
-            ) f
-            cross join lateral (
-                select r.rank from penstock.ready r
-                where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (k.tenant, queue_id, p::smallint, ranks[p + 1])
-                    and (r.tenant, r.queue_id, r.priority, r.rank) <= (k.tenant, queue_id, p::smallint, last_rank)
-                order by r.tenant desc, r.queue_id desc, r.priority desc, r.rank desc limit 1
-            ) l
-        ) ready
+        left join (select s.tenant, sum(s.last - s.first + 1) as n from spans s group by s.tenant) ready on ready.tenant = k.tenant
         cross join lateral (
             select count(x.*) as n
             from generate_series(0, 7) line
@@ -342,24 +340,17 @@ begin
             least(ready.oldest, aside.oldest, c.delayed_oldest, case when c.tenant = '' then plain.oldest end) as oldest
         from chosen c
         cross join lateral (
-            select coalesce(sum(case when x.n < most then x.n else greatest(x.n, x.last - x.first + 1) end), 0)::bigint as n, min(x.oldest) as oldest
+            select coalesce(sum(case when x.n < most then x.n else greatest(x.n, x.span) end), 0)::bigint as n, min(x.oldest) as oldest
             from (
-                select
-                    count(*) as n, min(r.published_at) as oldest, min(r.rank) as first,
-                    (
-                        select r.rank from penstock.ready r
-                        where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (c.tenant, queue_id, p::smallint, ranks[p + 1])
-                            and (r.tenant, r.queue_id, r.priority, r.rank) <= (c.tenant, queue_id, p::smallint, last_rank)
-                        order by r.tenant desc, r.queue_id desc, r.priority desc, r.rank desc limit 1
-                    ) as last
-                from unnest(lines) p
+                select count(*) as n, min(r.published_at) as oldest, min(s.last - s.first + 1) as span
+                from spans s
                 cross join lateral (
-                    select r.rank, r.published_at from penstock.ready r
-                    where r.fair and (r.tenant, r.queue_id, r.priority, r.rank) >= (c.tenant, queue_id, p::smallint, ranks[p + 1])
-                        and (r.tenant, r.queue_id, r.priority, r.rank) <= (c.tenant, queue_id, p::smallint, last_rank)
-                    order by r.tenant, r.queue_id, r.priority, r.rank limit most
+                    select r.published_at from penstock.ready r
+                    where r.fair and r.tenant = any(array[s.tenant]) and r.queue_id = queue_id and r.priority = s.p and r.rank >= s.first
+                    order by r.tenant, r.rank limit most
                 ) r
-                group by p
+                where s.tenant = c.tenant
+                group by s.p
             ) x
         ) ready
         cross join lateral (
@@ -621,8 +612,9 @@ as $$
         order by s.rank limit 10000
     ) s
 $$;
-comment on function penstock._free_places(int, int, bigint) is 'How many places of a kind are free, or owed; as far as 10,000.';
+comment on function penstock._free_places(int, int, bigint) is 'How many places of a kind there are; as far as 10,000.';
 
+-- What is free, given back, or due from other priorities, less what is owed, and what is held add up to the quota (places.sql).
 -- Before it are those of its priority with a lower rank, and the more urgent ones; where each priority has places of its own,
 -- only as many of those as have one.
 create or replace function penstock._explain_ready(q penstock.queues, message_id bigint, priority int) returns text
@@ -638,8 +630,10 @@ declare
     ranks bigint[];
     place_ranks bigint[];
     own_rank bigint;
-    free int;
-    owed int := 0;
+    back int;
+    owed int;
+    due int;
+    taken int;
     ahead bigint := 0;
     n bigint;
     held text;
@@ -649,11 +643,16 @@ begin
     where r.queue_id = q.id and r.priority = priority and r.rank >= ranks[priority + 1] and r.id = message_id;
     if q.quotas is not null then
         quota := q.quotas[kind + 1];
-        free := penstock._free_places(q.id, kind, place_ranks[kind + 1]);
-        owed := penstock._free_places(q.id, kind + 10, 0);
         if quota = 0 then
             held := format('its priority has no places: priority_shares {%s} of max_active %s', array_to_string(q.priority_shares, ','), q.max_active);
-        elsif free = 0 then
+        elsif penstock._free_places(q.id, kind, place_ranks[kind + 1]) = 0 then
+            back := penstock._free_places(q.id, kind + 20, 0);
+            select count(*) filter (where o.kind = kind + 10), count(*) filter (where o.tenant = kind::text) into owed, due
+            from (
+                select o.kind, o.tenant from penstock.places o
+                where o.queue_id = q.id and o.kind between 10 and 13 order by o.kind, o.tenant, o.rank limit 100000
+            ) o;
+            taken := quota - back - due + owed;
             held := format('held back by max_active %s: ', q.max_active);
             if not pooled then
                 held := held || format('priority %s has %s (%s percent%s), ', priority,
@@ -661,7 +660,11 @@ begin
                     case when abs(quota - q.max_active * share / 100.0) >= 1 then format(', with min_active %s', q.min_active) else '' end);
             end if;
             held := held || case
-                when owed > 0 then format('%s are taken, since the cap was lowered: %s must be settled first', quota + owed, owed + 1)
+                when taken > quota then format('%s are taken, since the cap or the shares were changed: at least %s must be settled first', taken, taken - quota + 1)
+                when taken < quota then concat_ws(', ',
+                    format('%s taken', taken),
+                    case when due > 0 then format('%s still held by other priorities, since the cap or the shares were changed', due) end,
+                    case when back > 0 then format('%s given back under REPEATABLE READ or SERIALIZABLE, free with the next consume or maintain()', back) end)
                 when quota = 1 then case when pooled then 'its only place is taken' else 'which is taken' end
                 when pooled then format('all %s places are taken', quota)
                 else format('all %s taken', quota)
@@ -723,8 +726,8 @@ begin
         limit limit_of_count
     ) before;
     select t.seats into seats from penstock.tenants t where t.queue_id = q.id and t.tenant = tenant;
-    select coalesce(seats, 0) - count(*) filter (where s.kind = 4) + count(*) filter (where s.kind = 14) into seated
-    from generate_series(4, 14, 10) k
+    select coalesce(seats, 0) - count(*) filter (where s.kind in (4, 24)) + count(*) filter (where s.kind = 14) into seated
+    from generate_series(4, 24, 10) k
     cross join lateral (
         select k as kind from penstock.places s
         where s.queue_id = q.id and s.kind = k and s.tenant = tenant and s.rank >= case when k = 4 then seats_from else 0 end

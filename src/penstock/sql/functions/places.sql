@@ -253,7 +253,7 @@ end
 $$;
 comment on function penstock._take_returns(int) is 'Frees places that were given back under an old snapshot.';
 
--- With the queue's lock held. More places: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
+-- With the queue's lock held, for seats. More: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
 create or replace function penstock._add_places(queue_id int, kind int, tenant text, more int) returns void
 language plpgsql
 as $$
@@ -278,7 +278,7 @@ end
 $$;
 comment on function penstock._add_places(int, int, text, int) is 'Adds places to a kind, or takes some away.';
 
--- With the queue's lock and its row held. Places are made anew, for what is not held; this waits for claims that are under way. What is
+-- With the queue's lock held exclusively, and no claim under way (_lock_caps). Places are made anew, for what is not held. What is
 -- active when a queue gets a cap holds a place from then on. A priority that holds more than its quota owes the rest: to one
 -- that has to wait for it, as long as there are too many in all to nobody.
 create or replace function penstock._change_quotas(queue_id int, before int[], after int[]) returns void
@@ -324,3 +324,28 @@ begin
 end
 $$;
 comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the places of a queue in line with new quotas.';
+
+-- Caps are changed while nobody takes places or gives them back: so the queue's lock exclusively, then every row that a claim or a
+-- lease may hold. Others would wait behind whoever waits for that, and who has claimed and is about to ack holds rows and wants
+-- the lock: so nothing is waited for longer than a moment, and all is let go between the tries.
+create or replace function penstock._lock_caps(queue_id int) returns void
+language plpgsql
+set lock_timeout = '50ms'
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_variable
+begin
+    loop
+        begin
+            perform pg_advisory_xact_lock(1346719315, queue_id);
+            perform from penstock.queues q where q.id = queue_id for no key update nowait;
+            perform from penstock.places p where p.queue_id = queue_id for update nowait;
+            perform from penstock.active a where a.queue_id = queue_id for update nowait;
+            return;
+        exception when lock_not_available then
+            perform pg_sleep(0.02);
+        end;
+    end loop;
+end
+$$;
+comment on function penstock._lock_caps(int) is 'Waits until nobody is at the places of a queue, and keeps it so for the rest of the transaction.';

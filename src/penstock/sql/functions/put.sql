@@ -22,7 +22,7 @@ begin
     if floor_ranks is not null
         and (tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)))
     then
-        perform penstock._begin_tenants(queue_id, floor_ranks);
+        perform penstock._begin_tenants(queue_id);
     end if;
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
     if cap is not null or (floor_ranks is null and plain_tops is not null) then

@@ -23,9 +23,9 @@ begin
     perform penstock._check_range('retain_dead_seconds', q.retain_dead_seconds, 0, 2147483647);
     perform penstock._check_range('max_payload_bytes', q.max_payload_bytes, 1, 256000000);
     if q.max_active is not null then
-        perform penstock._check_range('max_active', q.max_active, 1, 1000000);
+        perform penstock._check_range('max_active', q.max_active, 1, 100000);
     end if;
-    perform penstock._check_range('min_active', q.min_active, 0, 1000000);
+    perform penstock._check_range('min_active', q.min_active, 0, 100000);
     if q.priority_shares is null or cardinality(q.priority_shares) <> 4 or array_ndims(q.priority_shares) <> 1
         or (select count(*) <> 4 or sum(s) <> 100 or min(s) < 0 from unnest(q.priority_shares) s where s is not null)
     then
@@ -35,7 +35,7 @@ begin
         );
     end if;
     if q.tenant_max_active is not null then
-        perform penstock._check_range('tenant_max_active', q.tenant_max_active, 1, 1000000);
+        perform penstock._check_range('tenant_max_active', q.tenant_max_active, 1, 10000);
     end if;
     if q.exclusive is null then
         perform penstock._invalid('exclusive must be true or false, not null');
@@ -112,6 +112,7 @@ begin
     wanted.tenant_max_active := nullif(tenant_max_active, 0);
     wanted.notify := notify;
     perform penstock._check_settings(wanted);
+    wanted.quotas := penstock._quotas(wanted.max_active, wanted.min_active, wanted.priority_shares);
     if topic_name is not null then
         select t.id into wanted.topic_id from penstock.topics t where t.name = topic_name for key share;
         if not found then
@@ -134,21 +135,21 @@ begin
             insert into penstock.queues (
                 name, topic_id, exclusive, keep_alive_until, max_delivery_attempts, visibility_timeout_seconds,
                 visibility_backoff, retry_delays, message_ttl_seconds, retain_completed_seconds, retain_dead_seconds,
-                max_payload_bytes, max_active, min_active, priority_shares, tenant_max_active, notify
+                max_payload_bytes, max_active, min_active, priority_shares, tenant_max_active, notify, quotas, plain_tops
             ) values (
                 wanted.name, wanted.topic_id, wanted.exclusive, wanted.keep_alive_until, wanted.max_delivery_attempts,
                 wanted.visibility_timeout_seconds, wanted.visibility_backoff, wanted.retry_delays,
                 wanted.message_ttl_seconds, wanted.retain_completed_seconds, wanted.retain_dead_seconds,
                 wanted.max_payload_bytes, wanted.max_active, wanted.min_active, wanted.priority_shares,
-                wanted.tenant_max_active, wanted.notify
+                wanted.tenant_max_active, wanted.notify, wanted.quotas, case when wanted.tenant_max_active > 0 then '{0,0,0,0}'::bigint[] end
             )
             on conflict (name) do nothing
             returning id into wanted.id;
             continue when not found;
             insert into penstock.floors (queue_id, tick, ranks)
             values (wanted.id, nextval('penstock.floor_ticks'), '{0,0,0,0}');
-            if coalesce(wanted.max_active, wanted.tenant_max_active) is not null then
-                perform penstock._apply_caps(wanted.id, null, null);
+            if wanted.quotas is not null then
+                perform penstock._change_quotas(wanted.id, null, wanted.quotas);
             end if;
             return wanted.id;
         end if;
@@ -202,7 +203,9 @@ declare
     quotas int[];
     tenant_cap int;
 begin
-    perform penstock._lock_queue(queue);
+    if coalesce(max_active, min_active, tenant_max_active) is not null or priority_shares is not null then
+        perform penstock._lock_caps(queue);
+    end if;
     select q.* into altered from penstock.queues q where q.id = queue for no key update;
     if not found then
         perform penstock._unknown_queue(queue_name);
@@ -223,6 +226,10 @@ begin
     altered.tenant_max_active := nullif(coalesce(tenant_max_active, altered.tenant_max_active), 0);
     altered.notify := coalesce(notify, altered.notify);
     perform penstock._check_settings(altered);
+    altered.quotas := penstock._quotas(altered.max_active, altered.min_active, altered.priority_shares);
+    if altered.tenant_max_active is not null and altered.plain_tops is null then
+        altered.plain_tops := penstock._plain_tops(queue);
+    end if;
     update penstock.queues q set
         max_delivery_attempts = altered.max_delivery_attempts,
         visibility_timeout_seconds = altered.visibility_timeout_seconds,
@@ -236,33 +243,18 @@ begin
         min_active = altered.min_active,
         priority_shares = altered.priority_shares,
         tenant_max_active = altered.tenant_max_active,
-        notify = altered.notify
+        notify = altered.notify,
+        quotas = altered.quotas,
+        plain_tops = altered.plain_tops
     where q.id = altered.id;
-    perform penstock._apply_caps(altered.id, quotas, tenant_cap);
+    if altered.quotas is distinct from quotas then
+        perform penstock._change_quotas(queue, quotas, altered.quotas);
+    end if;
+    perform penstock._change_tenant_cap(queue, tenant_cap, altered.tenant_max_active);
 end
 $$;
 comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To change a cap waits for open transactions that have claimed from the queue.';
-
--- With the queue's lock held, after the settings were written.
-create or replace function penstock._apply_caps(queue_id int, quotas_before int[], tenant_cap_before int) returns void
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    q penstock.queues;
-    quotas int[];
-begin
-    select x.* into q from penstock.queues x where x.id = queue_id;
-    quotas := penstock._quotas(q.max_active, q.min_active, q.priority_shares);
-    if quotas is distinct from quotas_before then
-        update penstock.queues x set quotas = quotas where x.id = queue_id;
-        perform penstock._change_quotas(queue_id, quotas_before, quotas);
-    end if;
-    perform penstock._change_tenant_cap(queue_id, tenant_cap_before, q.tenant_max_active);
-end
-$$;
-comment on function penstock._apply_caps(int, int[], int) is 'Brings the places and seats of a queue in line with its settings.';
+    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To change a cap waits for open transactions that have published to the queue, or claimed or settled messages of it.';
 
 create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer

@@ -120,6 +120,9 @@ begin
         return query select penstock._ack_one_by_one(queue_name, message_ids, tokens, results);
         return;
     end if;
+    if penstock._capped(queue) then
+        perform penstock._lock_queue(queue);
+    end if;
     perform from penstock.active a where a.queue_id = queue and a.id = any(message_ids) for update;
     for held in
         select
@@ -236,8 +239,8 @@ begin
         from judged j where j.reason is null and j.delay = 0 and fair and floor_ranks is null
     ), returned as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors)
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, again, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors)
         select
             queue_id, j.priority,
             coalesce(
@@ -249,7 +252,7 @@ begin
                 ) over (partition by j.priority, j.tenant),
                 nextval('penstock.message_ids')
             ),
-            j.id, j.attempts, j.attempts_limit, j.large, fair, j.seated, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
+            j.id, j.attempts, j.attempts_limit, j.large, fair, j.seated, fair, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
             j.headers, j.payload, j.body, j.history
         from (
             select x.*, row_number() over (partition by x.priority, x.tenant order by x.id) as nth
@@ -336,15 +339,15 @@ begin
         from gone g where fair and floor_ranks is null
     ), returned as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors)
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, again, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors)
         select
             queue, g.priority,
             coalesce(
                 case when floor_ranks is not null then penstock._back_rank(queue, g.priority, g.tenant, fair, floor_ranks[g.priority + 1]) end,
                 nextval('penstock.message_ids')
             ),
-            g.id, g.attempts - 1, g.attempts_limit, g.large, fair, g.seated, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+            g.id, g.attempts - 1, g.attempts_limit, g.large, fair, g.seated, fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, g.errors
         from gone g where not (fair and floor_ranks is null)
         returning rank

@@ -158,8 +158,8 @@ begin
         from judged g where g.waits
     ), put as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors)
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, again, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors)
         select
             queue_id, g.priority,
             case
@@ -179,7 +179,7 @@ begin
                     nextval('penstock.message_ids')
                 )
             end,
-            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.seated, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.seated, g.fair and g.attempts > 0, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, g.errors
         from judged g where not g.waits
         returning rank

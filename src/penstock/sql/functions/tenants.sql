@@ -245,6 +245,9 @@ begin
         select from penstock.waiting w where w.queue_id = queue_id and w.tenant = tenant
         order by w.priority, w.fresh, w.rank limit least(most, cap)
     ) w;
+    if wanted = 0 then
+        return 0;
+    end if;
     seats := penstock._take_seats(queue_id, cap, tenant, wanted);
     moved := penstock._bring_in(queue_id, tenant, seats, true);
     if seats > moved then
@@ -255,7 +258,7 @@ end
 $$;
 comment on function penstock._admit_tenant(int, int, text, int) is 'Moves messages of a tenant that wait to ready, as far as it has free seats.';
 
--- With the queue's lock and its row held. What is active when a queue gets a cap is seated, or its tenant owes a seat; what is
+-- With the queue's lock held exclusively. What is active when a queue gets a cap is seated, or its tenant owes a seat; what is
 -- ready waits, to be admitted in turn. A cap that is taken away leaves what waits to the next looks.
 create or replace function penstock._change_tenant_cap(queue_id int, before int, after int) returns void
 language plpgsql
@@ -272,7 +275,6 @@ begin
     if after is null then
         return;
     end if;
-    perform penstock._begin_tenants(queue_id, penstock._floor(queue_id));
     with gone as (
         delete from penstock.ready r where r.queue_id = queue_id returning r.*
     )

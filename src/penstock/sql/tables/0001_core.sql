@@ -95,6 +95,7 @@ create table penstock.ready (
     large boolean not null,
     fair boolean not null,
     seated boolean not null default false,
+    again boolean not null default false,
     published_at timestamptz not null,
     expires_at timestamptz,
     lifetime interval,
@@ -107,6 +108,7 @@ create table penstock.ready (
 );
 create index ready_order on penstock.ready (queue_id, priority, rank, id);
 create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where fair;
+create index ready_again on penstock.ready (tenant, queue_id, priority, rank) where again;
 create index ready_expiry on penstock.ready (expires_at) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
 comment on column penstock.ready.lifetime is
@@ -114,6 +116,8 @@ comment on column penstock.ready.lifetime is
 comment on column penstock.ready.fair is
     'Whether the rank was given by tenant. A queue without tenants has no such rows, and does not pay for the index.';
 
+comment on column penstock.ready.again is
+    'Whether it came back, in a queue with tenants: those of a tenant stand at ranks one behind the other.';
 comment on column penstock.ready.seated is
     'Whether it holds one of the places of its tenant (tenant_max_active).';
 

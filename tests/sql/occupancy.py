@@ -1,0 +1,84 @@
+"""Who is where in a queue with caps, as the tables say it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..conftest import Connect
+from .engine import Engine, Row
+
+PLACES = """
+select c.kind, sum(c.n)::int
+from penstock.queues q cross join lateral (
+    select p.kind %% 10, case when p.kind between 10 and 13 then -1 else 1 end
+    from penstock.places p where p.queue_id = q.id and p.kind %% 10 < 4
+    union all
+    select p.tenant::int, 1 from penstock.places p
+    where p.queue_id = q.id and p.kind between 10 and 13 and p.tenant <> ''
+) c(kind, n)
+where q.name = %s group by c.kind
+"""
+SEATS = """
+select nullif(p.tenant, ''), sum(case when p.kind = 4 then 1 else -1 end)::int
+from penstock.places p join penstock.queues q on q.id = p.queue_id
+where q.name = %s and p.kind in (4, 14) group by p.tenant
+"""
+ACTIVE = """
+select a.priority, count(*)::int from penstock.active a join penstock.queues q on q.id = a.queue_id
+where q.name = %s group by a.priority
+"""
+# Each state in the order in which its messages come out of it, as far as there is one.
+STATES = {
+    "ready": "priority, rank, id",
+    "active": "id",
+    "waiting": "tenant, priority, fresh, rank",
+    "scheduled": "due_at, id",
+    "dead": "id",
+}
+
+
+def free_places(engine: Engine, queue: str = "q") -> dict[int, int]:
+    """Places that are free by priority (all in the first where they share); less than none where owed.
+
+    What one priority owes to another, and what came back under an old snapshot, counts as free.
+    """
+    return {kind: n for kind, n in engine.query(PLACES, queue) if n}
+
+
+def free_seats(engine: Engine, queue: str = "q") -> dict[str | None, int]:
+    """Seats that are free by tenant; less than none where owed."""
+    return {tenant: n for tenant, n in engine.query(SEATS, queue) if n}
+
+
+def active(engine: Engine, queue: str = "q") -> dict[int, int]:
+    """How many messages are active, by priority."""
+    return dict(engine.query(ACTIVE, queue))
+
+
+def standing(engine: Engine, queue: str = "q") -> dict[str, list[Any]]:
+    """The payloads of unfinished and dead messages by state; states without any are left out."""
+    found = {}
+    for state, order in STATES.items():
+        rows = engine.query(
+            f"select m.payload from penstock.{state} m join penstock.queues q on q.id = m.queue_id"
+            f" where q.name = %s order by {', '.join('m.' + column for column in order.split(', '))}",
+            queue,
+        )
+        if rows:
+            found[state] = [payload for (payload,) in rows]
+    return found
+
+
+def take_all(engine: Engine, queue: str = "q", **options: Any) -> list[Row]:
+    """Claims until there is nothing more to have."""
+    taken: list[Row] = []
+    while messages := engine.take_many(queue, 1000, **options):
+        taken += messages
+    return taken
+
+
+def at_level(connect: Connect, level: str) -> Engine:
+    """The SQL API on a connection whose every transaction has that isolation level."""
+    connection = connect()
+    connection.execute("select set_config('default_transaction_isolation', %s, false)", (level,))
+    return Engine(connection)
