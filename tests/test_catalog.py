@@ -81,9 +81,9 @@ SIGNATURES = {
         max_active, min_active, priority_shares, tenant_max_active, notify)""",
     ),
     "get_queue_statistics": (
-        "queue_name text = NULL",
+        "queue_name text = NULL, breakdown text = NULL, top int4 = 10",
         """setof (queue_name, pending_count, processing_count, completed_count, total_count,
-        delayed_count, dead_count, oldest_pending_seconds)""",
+        delayed_count, dead_count, oldest_pending_seconds, waiting_count, priority, tenant)""",
     ),
     "publish_message": (
         f"topic_name text, payload jsonb, {OPTIONS}, body bytea = NULL, dedup_key text = NULL",

@@ -28,6 +28,7 @@ ORDER = [
     "settle",
     "leases",
     "dead_letters",
+    "statistics",
     "inspect",
     "cleanup",
     "maintain",

@@ -68,6 +68,31 @@ def test_get_message_of_an_unknown_id_gives_no_row(house: Engine, message_id: in
     assert house.rows("get_message", "billing", message_id) == []
 
 
+def waits(engine: Engine, **options: Any) -> int:
+    """A message that waits for the place of its tenant that another one has."""
+    engine.queue("q", tenant_max_active=1)
+    engine.send("q", tenant="acme")
+    return engine.send("q", tenant="acme", **options)
+
+
+def test_get_message_of_one_that_waits(engine: Engine) -> None:
+    message_id = waits(engine)
+    row = engine.message("q", message_id)
+    assert (row.message_id, row.queue_name, row.state, row.payload) == (message_id, "q", "waiting", 1)
+    assert known(row) == ALWAYS | {"tenant"}
+    engine.queue("other")
+    assert engine.rows("get_message", "other", message_id) == []
+
+
+def test_get_message_shows_everything_of_one_that_waits(engine: Engine) -> None:
+    options = {"headers": {"h": 1}, "dedup_key": "k", "ttl_seconds": 3600, "priority": 0}
+    message_id = waits(engine, payload="x" * 5000, **options)
+    row = engine.message("q", message_id)
+    assert (row.headers, row.tenant, row.dedup_key, row.priority) == ({"h": 1}, "acme", "k", 0)
+    assert (row.state, row.payload, row.delivery_attempts) == ("waiting", "x" * 5000, 0)
+    assert row.expires_at == row.published_at + timedelta(hours=1)
+
+
 def test_a_message_of_another_queue_is_unknown(house: Engine) -> None:
     assert house.rows("get_message", "mail", READY) == []
 
@@ -87,6 +112,24 @@ def test_list_messages_of_one_state(house: Engine, state: str, message_id: int, 
     assert (row.message_id, row.state) == (message_id, state)
     common = {"message_id", "state", "priority", "delivery_attempts", "published_at", "cursor"}
     assert known(row) == common | also
+
+
+def test_list_messages_that_wait(engine: Engine) -> None:
+    message_id = waits(engine, priority=1)
+    (row,) = engine.rows("list_messages", "q", "waiting")
+    assert (row.message_id, row.state, row.priority, row.tenant) == (message_id, "waiting", 1, "acme")
+    common = {"message_id", "state", "priority", "delivery_attempts", "published_at", "cursor"}
+    assert known(row) == common | {"tenant"}
+    engine.queue("other", tenant_max_active=1)
+    assert engine.rows("list_messages", "other", "waiting") == []
+
+
+def test_states_are_listed_in_a_fixed_order(engine: Engine) -> None:
+    populate(engine)
+    states = [row.state for row in engine.rows("list_messages", "q", page_size=1000)]
+    order = ["active", "ready", "waiting", "scheduled", "dead", "done"]
+    assert states == sorted(states, key=order.index)
+    assert set(states) == set(order)
 
 
 def test_list_messages_of_all_states(house: Engine) -> None:
@@ -112,10 +155,12 @@ def populate(engine: Engine) -> set[tuple[str, int]]:
         elif n % 3 == 1:
             engine.reject(message)
     ids += engine.send_many("q", list(range(8)), deliver_after="2999-01-01")
+    # Of each tenant some have to wait from now on.
+    engine.value("alter_queue", "q", tenant_max_active=4)
     states = engine.query(
         "select 'ready', id from penstock.ready union all select 'scheduled', id from penstock.scheduled"
         " union all select 'active', id from penstock.active union all select 'dead', id from penstock.dead"
-        " union all select 'done', id from penstock.done"
+        " union all select 'done', id from penstock.done union all select 'waiting', id from penstock.waiting"
     )
     assert sorted(message_id for _, message_id in states) == ids
     return set(states)
@@ -134,7 +179,7 @@ def test_pages_have_no_gap_and_no_repeat(engine: Engine, page_size: int) -> None
     assert set(seen) == expected
 
 
-@pytest.mark.parametrize("state", ["active", "ready", "scheduled", "dead", "done"])
+@pytest.mark.parametrize("state", ["active", "ready", "waiting", "scheduled", "dead", "done"])
 def test_pages_of_one_state_have_no_gap_and_no_repeat(engine: Engine, state: str) -> None:
     expected = {message_id for s, message_id in populate(engine) if s == state}
     seen: list[int] = []
@@ -157,6 +202,19 @@ def test_pages_go_on_where_rows_went_away(engine: Engine) -> None:
     assert [row.message_id for row in rest] == ids[6:]
 
 
+def test_pages_of_what_waits_go_on_where_rows_went_away(engine: Engine) -> None:
+    engine.queue("q", tenant_max_active=1)
+    ids = engine.send_many("q", list(range(10)), tenant="acme")
+    page = engine.rows("list_messages", "q", "waiting", page_size=4)
+    assert [row.message_id for row in page] == ids[1:5]
+    for _ in range(6):
+        engine.ack(engine.take("q"))
+    engine.value("raise_floor", "q")
+    rest = engine.rows("list_messages", "q", "waiting", after=page[-1].cursor)
+    assert [row.message_id for row in rest] == ids[7:]
+    assert [row.message_id for row in engine.rows("list_messages", "q", "waiting")] == ids[7:]
+
+
 def test_a_page_has_a_hundred_rows_where_nothing_is_said(engine: Engine) -> None:
     engine.queue("q")
     engine.send_many("q", list(range(101)))
@@ -174,6 +232,9 @@ def test_statistics_count_each_state(engine: Engine, clock: Clock) -> None:
         "delayed_count": 0,
         "dead_count": 0,
         "oldest_pending_seconds": None,
+        "waiting_count": 0,
+        "priority": None,
+        "tenant": None,
     }
     engine.send_many("q", list(range(10)), priorities=[0, 1, 2, 3, 2] * 2)
     engine.send_many("q", [1, 2], deliver_after=engine.now() + timedelta(hours=1))
@@ -265,7 +326,9 @@ def test_looking_works_in_a_read_only_transaction(
         expect("PN001", '"nope"').of("get_queue_statistics", "nope"),
         expect("PN001", '""').of("get_queue_statistics", ""),
         *(
-            expect("PN004", "state", f'"{state}"').of("list_messages", "billing", state)
+            expect("PN004", "state", f'"{state}"', "active, ready, waiting, scheduled, dead, done").of(
+                "list_messages", "billing", state
+            )
             for state in ("pending", "", "READY")
         ),
         *(
@@ -286,6 +349,9 @@ def test_looking_works_in_a_read_only_transaction(
                 "ready 2 5",
                 "ready x y z",
                 "dead 1; drop",
+                "waiting",
+                "waiting x",
+                "waiting 1 2",
             )
         ),
     ],

@@ -186,7 +186,7 @@ comment on function penstock._free_seats(int, text, int) is 'Makes seats of a te
 
 -- With the queue's lock held. For seats that became free, and messages that came to wait, at the same moment, neither
 -- seeing the other; for what was published under an old snapshot; and for what waited when the cap was taken away.
--- The tenants of those that wait for longest, then others by name, as far as the time goes.
+-- The tenants of those that wait for longest, and of the seats that became free last.
 create or replace function penstock._admit(queue_id int, most int) returns bigint
 language plpgsql
 as $$
@@ -194,42 +194,41 @@ as $$
 declare
     cap int;
     from_rank bigint;
-    began timestamptz := clock_timestamp();
+    seats_from bigint;
     tenant text;
     admitted bigint := 0;
-    last text := '';
 begin
-    select f.waiting_rank into from_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    select f.waiting_rank, f.place_ranks[5] into from_rank, seats_from
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     perform from penstock.waiting w where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 1;
     if not found then
         return 0;
     end if;
     select q.tenant_max_active into cap from penstock.queues q where q.id = queue_id;
     for tenant in
-        select distinct w.tenant
+        select distinct t.tenant
         from (
-            select x.tenant from penstock.waiting x
-            where x.queue_id = queue_id and x.sweep_queue_id = queue_id and x.rank >= from_rank
-            order by x.rank limit 100
-        ) w
+            (
+                select w.tenant from penstock.waiting w
+                where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank
+                order by w.rank limit 100
+            )
+            union all
+            (
+                select p.tenant from penstock.places p
+                where p.queue_id = queue_id and p.sweep_queue_id = queue_id and p.kind = 4 and p.rank >= seats_from
+                order by p.rank desc limit 100
+            )
+        ) t
     loop
-        admitted := admitted + penstock._admit_tenant(queue_id, cap, tenant, most);
-    end loop;
-    admitted := admitted + penstock._admit_tenant(queue_id, cap, '', most);
-    loop
-        exit when clock_timestamp() > began + interval '5 ms';
-        select w.tenant into tenant from penstock.waiting w
-        where w.queue_id = queue_id and w.tenant > last order by w.tenant, w.priority, w.fresh, w.rank limit 1;
-        exit when not found;
-        admitted := admitted + penstock._admit_tenant(queue_id, cap, tenant, most);
-        last := tenant;
+        admitted := admitted + penstock._admit_tenant(queue_id, cap, tenant, from_rank, most);
     end loop;
     return admitted;
 end
 $$;
 comment on function penstock._admit(int, int) is 'Looks whether any that wait may come in, and returns how many did.';
 
-create or replace function penstock._admit_tenant(queue_id int, cap int, tenant text, most int) returns int
+create or replace function penstock._admit_tenant(queue_id int, cap int, tenant text, from_rank bigint, most int) returns int
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -241,14 +240,17 @@ begin
     if cap is null then
         return penstock._bring_in(queue_id, tenant, most, false);
     end if;
-    select count(*) into wanted from (
-        select from penstock.waiting w where w.queue_id = queue_id and w.tenant = tenant
-        order by w.priority, w.fresh, w.rank limit least(most, cap)
+    select count(*) into wanted
+    from generate_series(0, 7) line
+    cross join lateral (
+        select from penstock.waiting w
+        where w.queue_id = queue_id and w.tenant = tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
+        order by w.rank limit cap
     ) w;
     if wanted = 0 then
         return 0;
     end if;
-    seats := penstock._take_seats(queue_id, cap, tenant, wanted);
+    seats := penstock._take_seats(queue_id, cap, tenant, least(wanted, most));
     moved := penstock._bring_in(queue_id, tenant, seats, true);
     if seats > moved then
         perform penstock._free_seats(queue_id, tenant, seats - moved);
@@ -256,7 +258,7 @@ begin
     return moved;
 end
 $$;
-comment on function penstock._admit_tenant(int, int, text, int) is 'Moves messages of a tenant that wait to ready, as far as it has free seats.';
+comment on function penstock._admit_tenant(int, int, text, bigint, int) is 'Moves messages of a tenant that wait to ready, as far as it has free seats.';
 
 -- With the queue's lock held exclusively. What is active when a queue gets a cap is seated, or its tenant owes a seat; what is
 -- ready waits, to be admitted in turn. A cap that is taken away leaves what waits to the next looks.

@@ -108,7 +108,7 @@ create table penstock.ready (
 );
 create index ready_order on penstock.ready (queue_id, priority, rank, id);
 create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where fair;
-create index ready_again on penstock.ready (tenant, queue_id, priority, rank) where again;
+create index ready_again on penstock.ready (priority, tenant, queue_id, rank) where again;
 create index ready_expiry on penstock.ready (expires_at) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
 comment on column penstock.ready.lifetime is

@@ -1,0 +1,414 @@
+-- Statistics: how many messages are where, of a queue, a priority or a tenant.
+
+-- Counts begin where the living do: at the floor in ready and waiting, at the last sweep in active and scheduled.
+create or replace function penstock._statistics(queue_id int, queue_name text, at timestamptz) returns penstock.queue_statistics
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    counted penstock.queue_statistics;
+    ranks bigint[];
+    from_rank bigint;
+    since timestamptz;
+    ready bigint := 0;
+    n bigint;
+    oldest timestamptz;
+    first timestamptz;
+begin
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    for p in 0..3 loop
+        select count(*) into n from penstock.ready r where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1];
+        ready := ready + n;
+        select min(h.published_at) into first
+        from (
+            select r.published_at from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            order by r.rank, r.id limit 100
+        ) h;
+        oldest := least(oldest, first);
+    end loop;
+    select count(*) into counted.waiting_count
+    from (
+        select from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank
+    ) w;
+    if counted.waiting_count > 0 then
+        select min(h.published_at) into first
+        from (
+            select w.published_at from penstock.waiting w
+            where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 100
+        ) h;
+        oldest := least(oldest, first);
+    end if;
+    select count(*), min(s.published_at) into counted.delayed_count, first
+    from penstock.scheduled s where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since;
+    oldest := least(oldest, first);
+    select count(*) into counted.processing_count
+    from penstock.active a where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since;
+    select count(*) into counted.completed_count from penstock.done d where d.queue_id = queue_id;
+    select count(*) into counted.dead_count from penstock.dead d where d.queue_id = queue_id;
+    counted.queue_name := queue_name;
+    counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
+    counted.total_count := counted.pending_count + counted.processing_count + counted.completed_count;
+    if oldest is not null then
+        counted.oldest_pending_seconds := extract(epoch from greatest(at - oldest, interval '0'));
+    end if;
+    return counted;
+end
+$$;
+comment on function penstock._statistics(int, text, timestamptz) is 'The statistics of one queue.';
+
+create or replace function penstock._statistics_by_priority(queue_id int, queue_name text, at timestamptz) returns setof penstock.queue_statistics
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    most constant int := 10000;
+    looked constant int := 100000;
+    counted penstock.queue_statistics;
+    ranks bigint[];
+    from_rank bigint;
+    since timestamptz;
+    waiting record;
+    delayed record;
+    processing bigint[];
+    ready bigint;
+    oldest timestamptz;
+begin
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    select
+        array[count(*) filter (where w.priority = 0), count(*) filter (where w.priority = 1), count(*) filter (where w.priority = 2), count(*) filter (where w.priority = 3)] as counts,
+        array[min(w.published_at) filter (where w.priority = 0), min(w.published_at) filter (where w.priority = 1), min(w.published_at) filter (where w.priority = 2), min(w.published_at) filter (where w.priority = 3)] as oldest
+    into waiting
+    from (
+        select w.priority, w.published_at from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit looked
+    ) w;
+    select
+        array[count(*) filter (where s.priority = 0), count(*) filter (where s.priority = 1), count(*) filter (where s.priority = 2), count(*) filter (where s.priority = 3)] as counts,
+        array[min(s.published_at) filter (where s.priority = 0), min(s.published_at) filter (where s.priority = 1), min(s.published_at) filter (where s.priority = 2), min(s.published_at) filter (where s.priority = 3)] as oldest
+    into delayed
+    from (
+        select s.priority, s.published_at from penstock.scheduled s
+        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit looked
+    ) s;
+    select array[count(*) filter (where a.priority = 0), count(*) filter (where a.priority = 1), count(*) filter (where a.priority = 2), count(*) filter (where a.priority = 3)]
+    into processing
+    from (
+        select a.priority from penstock.active a
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit looked
+    ) a;
+    counted.queue_name := queue_name;
+    for p in 0..3 loop
+        select count(*), min(r.published_at) into ready, oldest
+        from (
+            select r.published_at from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit most
+        ) r;
+        oldest := least(oldest, waiting.oldest[p + 1], delayed.oldest[p + 1]);
+        counted.oldest_pending_seconds := case when oldest is not null then extract(epoch from greatest(at - oldest, interval '0')) end;
+        counted.priority := p;
+        counted.waiting_count := waiting.counts[p + 1];
+        counted.delayed_count := delayed.counts[p + 1];
+        counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
+        counted.processing_count := processing[p + 1];
+        return next counted;
+    end loop;
+end
+$$;
+comment on function penstock._statistics_by_priority(int, text, timestamptz) is 'The statistics of one queue, a row for each priority.';
+
+-- A tenant's ranks have no gaps, and all tenants begin near the first in line: so who has a message at a rank has as many waiting
+-- as that is behind the first, and the further back, the fewer they are. The highest rank at which there are still enough is
+-- searched for by halves. What was cancelled or came back blurs this a little; who is first in line is looked at anyway.
+create or replace function penstock._busiest(queue_id int, priority int, floor_rank bigint, most int, until timestamptz) returns text[]
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    low bigint := (
+        select r.rank from penstock.ready r
+        where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank
+        order by r.rank, r.id limit 1
+    );
+    middle bigint := low;
+    high bigint;
+    rows int := greatest(1000, 2 * most);
+    here text[];
+    names text[];
+    beyond text[] := '{}';
+begin
+    if low is null then
+        return '{}';
+    end if;
+    loop
+        here := array(
+            select distinct x.tenant
+            from (
+                select r.tenant from penstock.ready r
+                where r.queue_id = queue_id and r.priority = priority and r.rank >= middle
+                order by r.rank, r.id limit rows
+            ) x
+        );
+        if high is null then
+            if cardinality(here) < most then
+                return here;
+            end if;
+            names := here;
+            rows := 2 * most;
+            select r.rank + 1 into high from penstock.ready r
+            where r.queue_id = queue_id and r.priority = priority and r.rank >= low
+            order by r.rank desc, r.id desc limit 1;
+        elsif cardinality(here) < most then
+            high := middle;
+            beyond := here;
+        else
+            low := middle;
+            names := here;
+        end if;
+        exit when high <= low + 1 or clock_timestamp() > until;
+        middle := low + (high - low) / 2;
+    end loop;
+    return beyond || names[1:most];
+end
+$$;
+comment on function penstock._busiest(int, int, bigint, int, timestamptz) is
+    'Tenants of a priority, among them those with the most ready messages.';
+
+-- Exact where there are few. Else from two hundred places, evenly spread over the ranks: how close together ten rows stand there says
+-- how many there are up to the next place.
+create or replace function penstock._sample_waiting(queue_id int, from_rank bigint) returns table (tenant text, estimate float8)
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    few constant int := 2000;
+    head bigint;
+    tail bigint;
+begin
+    select w.rank into head from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 1;
+    if head is null then
+        return;
+    end if;
+    select w.rank into tail from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= head order by w.rank offset few limit 1;
+    if tail is null then
+        return query
+        select w.tenant, count(*)::float8 from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= head group by w.tenant;
+        return;
+    end if;
+    select w.rank into tail from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= head order by w.rank desc limit 1;
+    return query
+    select x.tenant::text, sum(p.width / (x.last - p.start + 1))
+    from (
+        select head + ((tail - head) * (n::numeric / 200))::bigint as start, (tail - head + 1) / 200.0::float8 as width
+        from generate_series(0, 199) n
+    ) p
+    cross join lateral (
+        select w.tenant, max(w.rank) over () as last
+        from (
+            select w.tenant, w.rank from penstock.waiting w
+            where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= p.start order by w.rank limit 10
+        ) w
+    ) x
+    group by x.tenant;
+end
+$$;
+comment on function penstock._sample_waiting(int, bigint) is 'About how many messages of each tenant wait; those with few may be missing.';
+
+-- First who may be among the busiest, by steps that each look at so many rows at the most; then an estimate for each of them, from
+-- the first and the last rank; then those with the most are counted, as far as that goes. The look-ups by tenant ask for
+-- an order that only one index has: any(), unlike =, leaves the tenant open.
+create or replace function penstock._statistics_by_tenant(queue_id int, queue_name text, at timestamptz, top int) returns setof penstock.queue_statistics
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    most constant int := 1000;
+    looked constant int := 100000;
+    until timestamptz := clock_timestamp() + interval '50 ms';
+    enough int := 2 * top + 10;
+    lines int[] := '{}';
+    waits boolean;
+    busiest text[];
+    ranks bigint[];
+    from_rank bigint;
+    since timestamptz;
+    tops bigint[];
+    names text[] := '{}';
+    plain record;
+begin
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    for p in 0..3 loop
+        busiest := penstock._busiest(queue_id, p, ranks[p + 1], enough, until);
+        if busiest <> '{}' then
+            lines := lines || p;
+            names := names || busiest;
+        end if;
+    end loop;
+    names := names || array(
+        select t.tenant from penstock.tenants t where t.queue_id = queue_id order by t.tenant limit enough
+    );
+    -- What came in before the first tenant did stands in no index by tenant. From its end, where no others are in between.
+    select q.plain_tops into tops from penstock.queues q where q.id = queue_id;
+    select
+        sum(case when x.rows < most then x.n else greatest(x.n, x.n::float8 * (x.last - x.head + 1) / (x.last - x.first + 1)) end)::bigint as estimate,
+        min(x.oldest) as oldest
+    into plain
+    from (
+        select
+            count(*) as rows, count(*) filter (where not r.fair) as n, max(r.rank) as last, min(r.rank) as first,
+            (
+                select r.rank from penstock.ready r
+                where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit 1
+            ) as head,
+            min(r.published_at) filter (where not r.fair) as oldest
+        from unnest(lines) p
+        cross join lateral (
+            select r.rank, r.fair, r.published_at from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and r.rank <= coalesce(tops[p + 1], 9223372036854775807)
+            order by r.rank desc, r.id desc limit most
+        ) r
+        group by p
+    ) x;
+    select true into waits from penstock.waiting w
+    where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 1;
+    return query
+    with waiting as materialized (
+        select w.tenant, w.estimate from penstock._sample_waiting(queue_id, from_rank) w
+    ), delayed as materialized (
+        select s.tenant, count(*) as n, min(s.published_at) as oldest
+        from (
+            select s.tenant, s.published_at from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit looked
+        ) s
+        group by s.tenant
+    ), processing as materialized (
+        select a.tenant, count(*) as n
+        from (
+            select a.tenant from penstock.active a
+            where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit looked
+        ) a
+        group by a.tenant
+    ), known as materialized (
+        select n.tenant from unnest(names) n(tenant)
+        union select w.tenant from (select w.tenant from waiting w order by w.estimate desc limit enough) w
+        union select d.tenant from (select d.tenant from delayed d order by d.n desc limit enough) d
+    ), spans as materialized (
+        select k.tenant, p, f.rank as first, l.rank as last
+        from known k
+        cross join unnest(lines) p
+        cross join lateral (
+            select r.rank from penstock.ready r
+            where r.fair and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            order by r.tenant, r.rank limit 1
+        ) f
+        cross join lateral (
+            select r.rank from penstock.ready r
+            where r.fair and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            order by r.tenant desc, r.rank desc limit 1
+        ) l
+    ), chosen as materialized (
+        select k.tenant, coalesce(w.estimate, aside.n) as waiting, d.n as delayed, d.oldest as delayed_oldest
+        from known k
+        left join waiting w on w.tenant = k.tenant
+        left join delayed d on d.tenant = k.tenant
+        left join (select s.tenant, sum(s.last - s.first + 1) as n from spans s group by s.tenant) ready on ready.tenant = k.tenant
+        cross join lateral (
+            select count(x.*) as n
+            from generate_series(0, 7) line
+            cross join lateral (
+                select from penstock.waiting x
+                where waits and w.tenant is null and x.queue_id = queue_id and x.tenant = k.tenant and x.priority = line / 2
+                    and x.fresh = (line % 2 = 1) and x.rank >= from_rank
+                order by x.rank limit 10
+            ) x
+        ) aside
+        order by coalesce(ready.n, 0) + coalesce(w.estimate, aside.n) + coalesce(d.n, 0) + case when k.tenant = '' then coalesce(plain.estimate, 0) else 0 end desc, k.tenant
+        limit top
+    ), counted as (
+        select
+            c.tenant, coalesce(c.delayed, 0) as delayed,
+            ready.n + case when c.tenant = '' then coalesce(plain.estimate, 0) else 0 end as ready,
+            case when aside.n < most then aside.n else greatest(aside.n, c.waiting::bigint) end as waiting,
+            least(ready.oldest, aside.oldest, c.delayed_oldest, case when c.tenant = '' then plain.oldest end) as oldest
+        from chosen c
+        cross join lateral (
+            select coalesce(sum(case when x.n < most then x.n else greatest(x.n, x.span) end), 0)::bigint as n, min(x.oldest) as oldest
+            from (
+                select count(*) as n, min(r.published_at) as oldest, min(s.last - s.first + 1) as span
+                from spans s
+                cross join lateral (
+                    select r.published_at from penstock.ready r
+                    where r.fair and r.tenant = any(array[s.tenant]) and r.queue_id = queue_id and r.priority = s.p and r.rank >= s.first
+                    order by r.tenant, r.rank limit most
+                ) r
+                where s.tenant = c.tenant
+                group by s.p
+            ) x
+        ) ready
+        cross join lateral (
+            select count(*) as n, min(x.published_at) as oldest
+            from (
+                select x.published_at
+                from generate_series(0, 7) line
+                cross join lateral (
+                    select x.published_at from penstock.waiting x
+                    where x.queue_id = queue_id and x.tenant = c.tenant and x.priority = line / 2 and x.fresh = (line % 2 = 1) and x.rank >= from_rank
+                    order by x.rank limit most
+                ) x
+                limit most
+            ) x
+        ) aside
+    )
+    select
+        queue_name, c.ready + c.waiting + c.delayed, coalesce(p.n, 0), null::bigint, null::bigint, c.delayed, null::bigint,
+        extract(epoch from greatest(at - c.oldest, interval '0'))::float8, c.waiting, null::int, nullif(c.tenant, '')
+    from counted c left join processing p on p.tenant = c.tenant
+    where c.ready + c.waiting + c.delayed > 0
+    order by c.ready + c.waiting + c.delayed desc, c.tenant;
+end
+$$;
+comment on function penstock._statistics_by_tenant(int, text, timestamptz, int) is 'The statistics of one queue, a row for each of the tenants with the most pending messages.';
+
+create or replace function penstock.get_queue_statistics(queue_name text default null, breakdown text default null, top int default 10) returns setof penstock.queue_statistics
+language plpgsql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    only_id int;
+    queue record;
+begin
+    if breakdown not in ('priority', 'tenant') then
+        perform penstock._invalid(format('breakdown must be priority or tenant, not "%s"', breakdown), 'null gives one row for each queue.');
+    end if;
+    perform penstock._check_range('top', top, 1, 1000);
+    if queue_name is not null then
+        only_id := penstock._queue_id(queue_name);
+    end if;
+    for queue in
+        select only_id as id, queue_name as name where queue_name is not null
+        union all (select q.id, q.name from penstock.queues q where queue_name is null order by q.name)
+    loop
+        if breakdown is null then
+            return next penstock._statistics(queue.id, queue.name, at);
+        elsif breakdown = 'priority' then
+            return query select s.* from penstock._statistics_by_priority(queue.id, queue.name, at) s;
+        else
+            return query select s.* from penstock._statistics_by_tenant(queue.id, queue.name, at, top) s;
+        end if;
+    end loop;
+end
+$$;
+comment on function penstock.get_queue_statistics(text, text, int) is
+    'How many messages of a queue, or of each, are pending (ready, waiting for a place of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. What is exact in it: what is ready of a priority, up to 10,000, a number that means so many or more; what is ready of a tenant in each priority, and what waits of it, up to 1,000 each, beyond which it is estimated, the one by ranks, the other from a sample of 2,000; what is delayed and processing, and by priority what waits, among the 100,000 that come first. Those tenants are found that have the most in one of the priorities; where thousands wait, one with few in each may be missing.';
