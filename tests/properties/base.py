@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from .compare import check_beside, check_messages, check_statistics
+from ..isolation.invariants import broken
+from .compare import check_beside, check_messages, check_seats, check_statistics, take_places
 from .engine import Engine, Snapshot
-from .model import Draft, Message, Model, Queue, Settings
+from .messages import Draft, Message, Outside, Settings
+from .model import Model
 from .order import check_ranks, take_ranks
+from .queues import Queue
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 TOPICS = {"a": "t", "b": "t", "c": None}
@@ -24,6 +28,12 @@ tokens = st.sampled_from(["held", "held", "held", "held", "seen", "nobody"])
 consumers = st.sampled_from([None, "anna", "berta"])
 snapshots = st.sampled_from([None, None, None, "repeatable read", "serializable"])
 errors = st.sampled_from([None, "boom", "bang"])
+caps = st.sampled_from([None, None, None, 1, 2, 3, 4, 5, 7, 10, 13, 24])
+least = st.sampled_from([5, 0, 1, 3])
+shares = st.sampled_from(
+    [(40, 30, 20, 10), (40, 30, 20, 10), (25, 25, 25, 25), (0, 33, 67, 0), (97, 1, 1, 1)]
+)
+tenant_caps = st.sampled_from([None, 1, 2, 3])
 settings = st.builds(
     Settings,
     max_delivery_attempts=st.sampled_from([3, 1, 2, 0]),
@@ -34,6 +44,10 @@ settings = st.builds(
     retain_completed_seconds=st.sampled_from([86400, 0, 90]),
     retain_dead_seconds=st.sampled_from([2592000, 120]),
     notify=st.booleans(),
+    max_active=caps,
+    min_active=least,
+    priority_shares=shares,
+    tenant_max_active=st.none() | tenant_caps,
 )
 drafts = st.builds(
     Draft,
@@ -69,21 +83,26 @@ class Base(RuleBasedStateMachine):
 
     def _create(self, name: str, chosen: Settings) -> None:
         queue_id = self.engine.create_queue(name, TOPICS[name], chosen)
-        self.model.queues[name] = Queue(queue_id, name, TOPICS[name], chosen)
+        fair = chosen.tenant_max_active is not None
+        queue = Queue(queue_id, name, TOPICS[name], replace(chosen, max_active=None), fair)
+        queue.alter(chosen, self.model.now)
+        self.model.queues[name] = queue
 
     def _pick(self, messages: list[Message], pick: int) -> int:
         return messages[pick % len(messages)].id if messages else 1_000_000 + pick
 
-    def _bury_expired(self, queue: Queue, snapshot: Snapshot) -> list[Message]:
+    def _outside(self, snapshot: Snapshot) -> dict[str, Outside]:
         """What is over is never delivered; when it goes to the dead letters is the engine's choice."""
-        dead = {
-            row["id"] for row in snapshot.messages if row["queue"] == queue.name and row["state"] == "dead"
+        ids: dict[tuple[str, str], set[int]] = {}
+        for row in snapshot.messages:
+            ids.setdefault((row["queue"], row["state"]), set()).add(row["id"])
+        return {
+            name: Outside(
+                frozenset(ids.get((name, "dead"), ())),
+                frozenset(ids.get((name, "ready"), set()) | ids.get((name, "active"), set())),
+            )
+            for name in self.model.queues
         }
-        waiting = queue.state("ready") + queue.state("scheduled")
-        expired = [m for m in waiting if m.over(self.model.now) and m.id in dead]
-        for message in expired:
-            queue.bury(message, self.model.now, "expired")
-        return expired
 
     @rule(seconds=st.sampled_from([0.25, 1, 6, 6, 13, 13, 31, 31, 61, 61, 400, 100_000]))
     def pass_time(self, seconds: float) -> None:
@@ -98,9 +117,12 @@ class Base(RuleBasedStateMachine):
         take_ranks(self.model, snapshot)
         self._check_floors(snapshot)
         check_messages(self.model, snapshot)
+        take_places(self.model, snapshot)
+        check_seats(self.model, snapshot)
         check_ranks(snapshot)
         self.left_behind = check_beside(self.model, snapshot)
         check_statistics(self.model, snapshot)
+        assert broken(self.engine.connection) == []
         self.model.last_id = snapshot.last_id
         # No two calls happen at the same time.
         self.pass_time(0.001)
@@ -113,4 +135,5 @@ class Base(RuleBasedStateMachine):
                 assert queue.name in self.may_be_raised
                 assert all(new >= old for new, old in zip(floors, queue.floors, strict=True))
                 queue.floors = floors
+            queue.heads_aside = snapshot.heads_aside[queue.name]
         self.may_be_raised = set()

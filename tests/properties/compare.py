@@ -8,9 +8,11 @@ from datetime import datetime
 import pytest
 
 from .engine import Row, Snapshot, payload_of
-from .model import Message, Model, Queue
+from .messages import PRIORITIES, Message
+from .model import BEFORE, Model
+from .queues import Queue
 
-UNFINISHED = ("ready", "scheduled", "active", "dead")
+UNFINISHED = ("ready", "waiting", "scheduled", "active", "dead")
 
 
 def expected_row(queue: Queue, message: Message) -> Row:
@@ -36,6 +38,8 @@ def expected_row(queue: Queue, message: Message) -> Row:
     match message.state:
         case "ready":
             row |= {"rank": message.rank}
+        case "waiting":
+            row |= {"fresh": message.turn[0]}
         case "scheduled":
             row |= {"due_at": message.due_at}
         case "active":
@@ -50,19 +54,25 @@ def expected_row(queue: Queue, message: Message) -> Row:
                 "completed_at": message.completed_at,
                 "result": message.result,
             }
+    if message.state == "active" and queue.quotas is not None:
+        row |= {"place": message.place}
+    if message.state in ("ready", "active") and queue.cap is not None:
+        row |= {"seated": message.seated}
     return row
 
 
-def actual_row(row: Row) -> Row:
+def actual_row(queue: Queue, row: Row) -> Row:
     """A row of a table, in the same form: only what its state knows."""
     errors = [(e["attempt"], datetime.fromisoformat(e["at"]), e["error"]) for e in row["errors"] or []]
-    nullable = {"ready": (), "scheduled": (), "active": (), "dead": ("last_error",), "done": ("result",)}[
-        row["state"]
-    ]
-    always = {"payload", *nullable}
+    always = {"payload", *{"dead": ("last_error",), "done": ("result",)}.get(row["state"], ())}
+    # What a cap left behind that is gone means nothing; and the rank of what waits is compared as an order.
+    never = {"queue_id"}
+    never |= {"rank"} if row["state"] == "waiting" else set()
+    never |= {"place"} if queue.quotas is None else set()
+    never |= {"seated"} if queue.cap is None else set()
     if row["state"] != "done":
         always |= {"attempts_limit", "expires_at", "dedup_key"}
-    kept = {k: v for k, v in row.items() if k != "queue_id" and (v is not None or k in always)}
+    kept = {k: v for k, v in row.items() if k not in never and (v is not None or k in always)}
     return kept | {"errors": errors}
 
 
@@ -70,7 +80,9 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
     """Every message is in exactly one state, and it is the one of the model, with all that belongs to it."""
     places = Counter((row["queue"], row["id"]) for row in snapshot.messages)
     assert [place for place, n in places.items() if n > 1] == [], "a message is in two states"
-    actual = {(row["queue"], row["id"]): actual_row(row) for row in snapshot.messages}
+    actual = {
+        (row["queue"], row["id"]): actual_row(model.queues[row["queue"]], row) for row in snapshot.messages
+    }
     expected = {
         (q.name, m.id): expected_row(q, m) for q in model.queues.values() for m in q.messages.values()
     }
@@ -84,6 +96,58 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
             if actual[key].get(name) != row.get(name)
         }
         assert not differences, f"message {key[1]} of queue {key[0]}, {row['state']}: {differences}"
+    ranks = {(row["queue"], row["id"]): row["rank"] for row in snapshot.messages}
+    for queue in model.queues.values():
+        waiting = queue.state("waiting")
+        for tenant, priority in {(m.tenant, m.priority) for m in waiting}:
+            line = sorted(
+                (m for m in waiting if (m.tenant, m.priority) == (tenant, priority)), key=lambda m: m.turn
+            )
+            by_rank = sorted(line, key=lambda m: (m.turn[0], ranks[queue.name, m.id]))
+            assert line == by_rank, f"tenant {tenant} does not wait in the order in which it came"
+
+
+def take_places(model: Model, snapshot: Snapshot) -> None:
+    """Which places are free, if none is too many: in all, of a priority, and as far as they are known."""
+    for queue in model.queues.values():
+        quotas, places, rows = queue.quotas, queue.places, snapshot.places[queue.name]
+        assert snapshot.quotas[queue.name] == (None if quotas is None else list(quotas)), queue.settings
+        if quotas is None:
+            assert rows == [], f"queue {queue.name} has places without a cap"
+            continue
+        free = Counter({kind: n for kind, _, n in rows if kind < 10})
+        debts = {(kind - 10, to): n for kind, to, n in rows if 10 <= kind < 20}
+        owes, waits = Counter[int](), Counter[int]()
+        for (kind, to), n in debts.items():
+            owes[kind] += n
+            if to:
+                waits[int(to)] += n
+        held = queue.holders()
+        wrong = f"places of queue {queue.name}: {rows}, held {held} of {quotas}"
+        assert {kind - 20: n for kind, _, n in rows if kind >= 20} == dict(+places.aside), wrong
+        for kind in PRIORITIES:
+            assert free[kind] + waits[kind] - owes[kind] + held[kind] == queue.quota(kind), wrong
+            assert not (owes[kind] and free[kind] + waits[kind]), wrong
+        assert free.total() == max(0, sum(quotas) - sum(held[kind] for kind in PRIORITIES)), wrong
+        assert places.in_debt or free == places.free, wrong
+        places.free, places.in_debt = free, bool(debts)
+
+
+def check_seats(model: Model, snapshot: Snapshot) -> None:
+    for queue in model.queues.values():
+        seats = snapshot.seats[queue.name]
+        if queue.cap is None:
+            assert seats == {}, f"queue {queue.name} has seats without a cap"
+            continue
+        for tenant in {*seats, *(m.tenant or "" for m in queue.messages.values())}:
+            # Who is not listed has all seats; who was listed before the cap was altered gets the rest later.
+            listed, free, owed, aside = seats.get(tenant, (0, 0, 0, 0))
+            actual = (free - owed + queue.cap - listed, aside)
+            counted = queue.free_seats(tenant or None), queue.seats_aside[tenant or None]
+            assert actual == counted, f"seats of tenant {tenant!r} in queue {queue.name}"
+            assert not (free and owed), (
+                f"tenant {tenant!r} owes seats in queue {queue.name}, and has free ones"
+            )
 
 
 def check_beside(model: Model, snapshot: Snapshot) -> set[int]:
@@ -106,7 +170,7 @@ def check_statistics(model: Model, snapshot: Snapshot) -> None:
     assert snapshot.statistics.keys() == model.queues.keys()
     for queue in model.queues.values():
         counted = Counter(m.state for m in queue.messages.values())
-        pending = [m for m in queue.messages.values() if m.state in ("ready", "scheduled")]
+        pending = queue.state(*BEFORE)
         oldest = (model.now - min(m.published_at for m in pending)).total_seconds() if pending else None
         actual = snapshot.statistics[queue.name]
         assert actual == {
@@ -117,6 +181,9 @@ def check_statistics(model: Model, snapshot: Snapshot) -> None:
             "total_count": len(pending) + counted["active"] + counted["done"],
             "delayed_count": counted["scheduled"],
             "dead_count": counted["dead"],
+            "waiting_count": counted["waiting"],
+            "priority": None,
+            "tenant": None,
             "oldest_pending_seconds": oldest if oldest is None else pytest.approx(oldest),
         }
 

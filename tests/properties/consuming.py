@@ -10,8 +10,10 @@ from psycopg.types.json import Jsonb
 
 from .base import consumers, drafts, errors, picks, queue_names, snapshots, tokens
 from .compare import check_consumed
-from .model import PRIORITIES, Draft, Queue
+from .messages import Draft, Outside
+from .model import BEFORE
 from .publishing import Publishing
+from .queues import Queue
 
 STOCK = (
     Draft(0),
@@ -68,17 +70,18 @@ class Consuming(Publishing):
         size=st.sampled_from([None, 1, 2, 3, 10]),
     )
     def consume(self, name: str, token: str | None, vt: int | None, size: int | None) -> None:
-        queue = self._queue(name, "ready", "scheduled", "active")
+        queue = self._queue(name, "ready", "scheduled", "active", "waiting")
         rows = self.engine.consume(queue.name, token, vt, size)
         given = {row["consumer_token"] for row in rows}
         assert len(given) <= 1, "one call, one token"
         made = token or (given.pop() if given else None)
         ids = [row["message_id"] for row in rows]
-        at_once = sum(1 for p in PRIORITIES for m in queue.line(p) if not m.over(self.model.now))
-        claimed = self.model.consume(queue, made, vt, 1 if size is None else size, ids[at_once:])
+        outside = Outside()
+        over = any(m.over(self.model.now) for m in queue.state(*BEFORE))
+        if over or (queue.cap is not None and queue.state("scheduled")):
+            outside = self._outside(self.engine.snapshot())[queue.name]
+        claimed = self.model.consume(queue, made, vt, 1 if size is None else size, ids=ids, outside=outside)
         check_consumed(queue, claimed, rows)
-        if any(m.over(self.model.now) for m in queue.state("ready") + queue.state("scheduled")):
-            self._bury_expired(queue, self.engine.snapshot())
         for message in claimed:
             self.seen.setdefault((queue.name, message.id), []).append(made or "")
 
@@ -118,7 +121,7 @@ class Consuming(Publishing):
                 "select penstock.ack_message(%s, %s, %s, %s)",
                 [queue.name, message_id, token, None if result is None else Jsonb(result)],
             )
-        assert actual is self.model.ack(queue, message_id, token, result)
+        assert actual is self.model.ack(queue, message_id, token, result, snapshot=level is not None)
 
     @rule(
         name=queue_names,
@@ -137,10 +140,13 @@ class Consuming(Publishing):
                 "select penstock.ack_messages(%s, %s::bigint[], %s::text[], %s::jsonb[])",
                 [queue.name, [p[0] for p in pairs], [p[1] for p in pairs], results],
             )
+        snapshot = level is not None
         expected = [
             message_id
             for n, (message_id, token) in enumerate(pairs)
-            if self.model.ack(queue, message_id, token, n if with_results and n % 2 else None)
+            if self.model.ack(
+                queue, message_id, token, n if with_results and n % 2 else None, snapshot=snapshot
+            )
         ]
         assert sorted(actual) == sorted(expected)
 
@@ -183,7 +189,7 @@ class Consuming(Publishing):
             actual = self.engine.one(
                 "select penstock.reject_message(%s, %s, %s, %s)", [queue.name, message_id, token, error]
             )
-        assert actual is self.model.reject(queue, message_id, token, error)
+        assert actual is self.model.reject(queue, message_id, token, error, snapshot=level is not None)
 
     # leases
 

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from .model import Draft, Settings
+from .messages import Draft, Settings
 
 Row = dict[str, Any]
 
@@ -26,29 +26,36 @@ MESSAGES = """
 select q.name as queue, m.*
 from penstock.queues q
 join (
-    select 'ready' as state, queue_id, id, priority, rank, attempts, attempts_limit, large, published_at,
+    select 'ready' as state, queue_id, id, priority, rank, null::boolean as fresh, null::smallint as place,
+        seated, attempts, attempts_limit, large, published_at,
         expires_at, tenant, dedup_key, payload, errors, null::timestamptz as due_at, null::timestamptz as vt,
         null::text as token, null::timestamptz as claimed_at, null::text as reason,
         null::timestamptz as moved_at, null::text as last_error, null::timestamptz as completed_at,
         null::jsonb as result
     from penstock.ready
     union all
-    select 'scheduled', queue_id, id, priority, null, attempts, attempts_limit, large, published_at,
-        expires_at, tenant, dedup_key, payload, errors, due_at, null, null, null, null, null, null, null, null
+    select 'waiting', queue_id, id, priority, rank, fresh, null, null, attempts, attempts_limit, large,
+        published_at, expires_at, tenant, dedup_key, payload, errors, null, null, null, null, null, null,
+        null, null, null
+    from penstock.waiting
+    union all
+    select 'scheduled', queue_id, id, priority, null, null, null, null, attempts, attempts_limit, large,
+        published_at, expires_at, tenant, dedup_key, payload, errors, due_at, null, null, null, null, null,
+        null, null, null
     from penstock.scheduled
     union all
-    select 'active', queue_id, id, priority, null, attempts, attempts_limit, large, published_at,
-        expires_at, tenant, dedup_key, payload, errors, null, vt, token, claimed_at, null, null, null,
-        null, null
+    select 'active', queue_id, id, priority, null, null, place, seated, attempts, attempts_limit, large,
+        published_at, expires_at, tenant, dedup_key, payload, errors, null, vt, token, claimed_at, null, null,
+        null, null, null
     from penstock.active
     union all
-    select 'dead', queue_id, id, priority, null, attempts, attempts_limit, large, published_at,
-        expires_at, tenant, dedup_key, payload, errors, null, null, null, null, reason, moved_at,
-        last_error, null, null
+    select 'dead', queue_id, id, priority, null, null, null, null, attempts, attempts_limit, large,
+        published_at, expires_at, tenant, dedup_key, payload, errors, null, null, null, null, reason,
+        moved_at, last_error, null, null
     from penstock.dead
     union all
-    select 'done', queue_id, id, priority, null, attempts, null, null, published_at, null, tenant,
-        null, payload, errors, null, null, token, claimed_at, null, null, null, completed_at, result
+    select 'done', queue_id, id, priority, null, null, null, null, attempts, null, null, published_at, null,
+        tenant, null, payload, errors, null, null, token, claimed_at, null, null, null, completed_at, result
     from penstock.done
 ) m on m.queue_id = q.id
 """
@@ -59,6 +66,8 @@ select
     array(
         select s.queue_id from (
             select queue_id from penstock.ready union all select queue_id from penstock.scheduled
+            union all select queue_id from penstock.waiting union all select queue_id from penstock.places
+            union all select queue_id from penstock.tenants
             union all select queue_id from penstock.active union all select queue_id from penstock.dead
             union all select queue_id from penstock.done union all select queue_id from penstock.dedup
             union all select queue_id from penstock.payload_references
@@ -68,9 +77,38 @@ select
     (select case when is_called then last_value else 0 end from penstock.message_ids) as last_id,
     (
         select jsonb_object_agg(q.name, (
-            select f.ranks from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1
+            select f.ranks || f.waiting_rank || f.place_ranks
+            from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1
         )) from penstock.queues q
     ) as floors,
+    (
+        select jsonb_object_agg(q.name, array(
+            select case k
+                when -1 then (select min(w.rank) from penstock.waiting w where w.queue_id = q.id)
+                else (select min(p.rank) from penstock.places p where p.queue_id = q.id and p.kind = k)
+            end from generate_series(-1, 4) k order by k
+        )) from penstock.queues q
+    ) as heads_aside,
+    (select jsonb_object_agg(q.name, q.quotas) from penstock.queues q) as quotas,
+    (
+        select jsonb_object_agg(q.name, (
+            select coalesce(jsonb_agg(jsonb_build_array(p.kind, p.tenant, p.n)), '[]') from (
+                select kind, tenant, count(*) as n
+                from penstock.places where queue_id = q.id and kind % 10 < 4 group by 1, 2
+            ) p
+        )) from penstock.queues q
+    ) as places,
+    (
+        select jsonb_object_agg(q.name, (
+            select coalesce(jsonb_object_agg(t.tenant, (
+                select jsonb_build_array(
+                    t.seats, count(*) filter (where p.kind = 4), count(*) filter (where p.kind = 14),
+                    count(*) filter (where p.kind = 24)
+                )
+                from penstock.places p where p.queue_id = q.id and p.tenant = t.tenant
+            )), '{}') from penstock.tenants t where t.queue_id = q.id
+        )) from penstock.queues q
+    ) as seats,
     (
         select jsonb_object_agg(q.name, (
             select coalesce(jsonb_object_agg(d.key, d.id), '{}') from penstock.dedup d where d.queue_id = q.id
@@ -97,6 +135,12 @@ class Snapshot:
     strays: list[int]
     last_id: int
     floors: dict[str, tuple[int, ...]]
+    heads_aside: dict[str, tuple[int | None, ...]]
+    quotas: dict[str, list[int] | None]
+    places: dict[str, list[tuple[int, str, int]]]
+    """By kind, and to which priority they are owed."""
+    seats: dict[str, dict[str, tuple[int, int, int, int]]]
+    """Of each tenant that is listed: its seats, and those that are free, owed, put aside."""
     keys: dict[str, dict[str, int]]
     payloads: list[int]
     orphans: list[int]
@@ -125,7 +169,8 @@ class Engine:
         self.connection.execute("delete from penstock.payloads")
         self.connection.execute("update penstock.upkeep set done_at = '-infinity'")
         self.connection.execute(
-            "vacuum penstock.ready, penstock.active, penstock.scheduled, penstock.done_default"
+            """vacuum penstock.ready, penstock.active, penstock.scheduled, penstock.waiting, penstock.places,
+            penstock.done_default"""
         )
         self.connection.execute("select setval('penstock.message_ids', 1, false)")
 
@@ -172,6 +217,10 @@ class Engine:
             strays=beside["strays"],
             last_id=beside["last_id"],
             floors={name: tuple(ranks) for name, ranks in (beside["floors"] or {}).items()},
+            heads_aside={name: tuple(ranks) for name, ranks in (beside["heads_aside"] or {}).items()},
+            quotas=beside["quotas"] or {},
+            places=beside["places"] or {},
+            seats=beside["seats"] or {},
             keys=beside["keys"] or {},
             payloads=beside["payloads"],
             orphans=beside["orphans"],
@@ -185,7 +234,9 @@ class Engine:
                 %(name)s, %(topic)s, max_delivery_attempts => %(attempts)s,
                 visibility_timeout_seconds => %(vt)s, visibility_backoff => %(backoff)s,
                 retry_delays => %(delays)s::int[], message_ttl_seconds => %(ttl)s,
-                retain_completed_seconds => %(done)s, retain_dead_seconds => %(dead)s, notify => %(notify)s
+                retain_completed_seconds => %(done)s, retain_dead_seconds => %(dead)s, notify => %(notify)s,
+                max_active => %(most)s, min_active => %(least)s, priority_shares => %(shares)s::int[],
+                tenant_max_active => %(cap)s
             )""",
             {
                 "name": name,
@@ -198,6 +249,10 @@ class Engine:
                 "done": settings.retain_completed_seconds,
                 "dead": settings.retain_dead_seconds,
                 "notify": settings.notify,
+                "most": settings.max_active,
+                "least": settings.min_active,
+                "shares": list(settings.priority_shares),
+                "cap": settings.tenant_max_active,
             },
         )
         return queue_id
@@ -207,7 +262,8 @@ class Engine:
             """select penstock.alter_queue(
                 %s, max_delivery_attempts => %s, visibility_timeout_seconds => %s, visibility_backoff => %s,
                 retry_delays => %s::int[], message_ttl_seconds => %s, retain_completed_seconds => %s,
-                retain_dead_seconds => %s, notify => %s
+                retain_dead_seconds => %s, notify => %s, max_active => %s, min_active => %s,
+                priority_shares => %s::int[], tenant_max_active => %s
             )""",
             [
                 name,
@@ -219,6 +275,10 @@ class Engine:
                 settings.retain_completed_seconds,
                 settings.retain_dead_seconds,
                 settings.notify,
+                settings.max_active or 0,
+                settings.min_active,
+                list(settings.priority_shares),
+                settings.tenant_max_active or 0,
             ],
         )
 

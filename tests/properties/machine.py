@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from .base import START, picks, queue_names, settings, snapshots
+from .base import START, caps, least, picks, queue_names, settings, shares, snapshots, tenant_caps
 from .consuming import Consuming
 from .engine import Snapshot
-from .model import Message, Queue, Settings
+from .messages import Draft, Message, Settings
+from .model import BEFORE
+from .queues import Queue
+
+SHARES = (40, 30, 20, 10)
+CROWD = tuple(
+    Draft(0, priority=priority, tenant=tenant)
+    for priority, tenant in [
+        (0, None),
+        (0, "x"),
+        (0, "x"),
+        (1, "x"),
+        (1, None),
+        (2, "y"),
+        (2, None),
+        (3, "x"),
+    ]
+)
 
 
 class QueueMachine(Consuming):
@@ -27,10 +45,7 @@ class QueueMachine(Consuming):
         }
         snapshot = self.engine.snapshot()
         removed = self._forget_what_was_kept_for_long_enough(snapshot)
-        expected = self.model.maintain()
-        for queue in self.model.queues.values():
-            expected["expired", queue.name] += len(self._bury_expired(queue, snapshot))
-        expected += removed
+        expected = self.model.maintain(self._outside(snapshot)) + removed
         raised = {
             name for name, floors in snapshot.floors.items() if floors != self.model.queues[name].floors
         }
@@ -67,15 +82,14 @@ class QueueMachine(Consuming):
         for queue in self.model.queues.values():
             for message in queue.messages.values():
                 assert not self.model.kept_for_long_enough(queue, message), f"{message} is kept for too long"
-                assert message.state not in ("ready", "scheduled") or not message.over(self.model.now), (
-                    message
-                )
+                assert message.state not in BEFORE or not message.over(self.model.now), message
+                assert message.state != "waiting" or queue.free_seats(message.tenant) <= 0, message
                 assert message.state != "scheduled" or (message.due_at or START) > self.model.now, message
                 assert message.state != "active" or (message.vt or START) > self.model.now, message
             heads = zip(queue.heads(), queue.floors, strict=True)
-            assert all(head is None or head == floor for head, floor in heads), (
-                f"the floor of {queue.name} is low"
-            )
+            low = [head is not None and head != floor for head, floor in heads]
+            aside = queue.fair or queue.quotas is not None
+            assert not any(low if aside else low[:4]), f"a floor of {queue.name} is low"
 
     @rule(name=queue_names)
     def raise_floor(self, name: str) -> None:
@@ -133,7 +147,9 @@ class QueueMachine(Consuming):
     # queues
 
     @rule(
-        name=queue_names, pick=picks, state=st.sampled_from(["ready", "ready", "scheduled", "active", "dead"])
+        name=queue_names,
+        pick=picks,
+        state=st.sampled_from(["ready", "ready", "waiting", "scheduled", "active", "dead"]),
     )
     def cancel(self, name: str, pick: int, state: str) -> None:
         queue = self._queue(name, state)
@@ -151,7 +167,7 @@ class QueueMachine(Consuming):
         match verb:
             case "alter":
                 self.engine.alter_queue(name, chosen)
-                queue.settings = chosen
+                queue.alter(chosen, self.model.now)
             case "pause" | "resume":
                 self.engine.one(f"select penstock.{verb}_queue(%s)", [name])
                 queue.paused = verb == "pause"
@@ -159,7 +175,7 @@ class QueueMachine(Consuming):
                 self.engine.one("select penstock.delete_queue(%s)", [name])
                 self._create(name, chosen)
             case "purge":
-                purged = self.model.purge(queue, "ready", "scheduled", "active")
+                purged = self.model.purge(queue, *BEFORE, "active")
                 assert self.engine.one("select penstock.purge_queue(%s)", [name]) == purged
             case "purge_dlq":
                 assert self.engine.one("select penstock.purge_dlq(%s)", [name]) == self.model.purge(
@@ -168,6 +184,47 @@ class QueueMachine(Consuming):
             case "clean_up":
                 removed = self.model.purge(queue, "done")
                 assert self.engine.one("select penstock.cleanup_queue_messages(%s)", [name]) == removed
+
+    @rule(name=queue_names, most=caps, minimum=least, parts=shares, cap=tenant_caps)
+    def alter_caps(
+        self, name: str, most: int | None, minimum: int, parts: tuple[int, ...], cap: int | None
+    ) -> None:
+        queue = self.model.queues[name]
+        chosen = replace(
+            queue.settings, max_active=most, min_active=minimum, priority_shares=parts, tenant_max_active=cap
+        )
+        self.engine.alter_queue(queue.name, chosen)
+        queue.alter(chosen, self.model.now)
+
+    @rule(
+        name=queue_names,
+        most=st.sampled_from([1, 3, 4, 5, 7, 10, 13]),
+        parts=st.lists(shares, min_size=1, max_size=2),
+        cap=tenant_caps,
+    )
+    def crowd(self, name: str, most: int, parts: list[tuple[int, ...]], cap: int | None) -> None:
+        """Caps that come, and shares that change, while more is active than they allow."""
+        self.alter_caps(name, None, 0, SHARES, None)
+        self.put_mixed(("send", name), list(CROWD), None)
+        self.same()
+        self.consume_all(name)
+        self.same()
+        self.put_mixed(("send", name), list(CROWD), None)
+        for chosen in parts:
+            self.same()
+            self.alter_caps(name, most, 1, chosen, cap)
+
+    @rule(name=queue_names, several=st.lists(st.sampled_from([1, 2, 3, 5]), min_size=2, max_size=3))
+    def reseat(self, name: str, several: list[int]) -> None:
+        """Tenants that are known, and have seats free or owe some, when their cap changes."""
+        for cap in several:
+            s = self.model.queues[name].settings
+            self.alter_caps(name, s.max_active, s.min_active, s.priority_shares, cap)
+            self.same()
+            self.put_mixed(("send", name), list(CROWD[cap:4]), None)
+            self.same()
+            self.consume(name, "anna", None, cap)
+            self.same()
 
     @rule()
     def resume(self) -> None:
@@ -196,6 +253,7 @@ class QueueMachine(Consuming):
         ordered = [
             *queue.state("active"),
             *ready,
+            *sorted(queue.state("waiting"), key=lambda m: m.turn[1]),
             *queue.state("scheduled"),
             *queue.state("dead"),
             *queue.state("done"),

@@ -1,9 +1,12 @@
 """The promises about order: who waits behind whom, whatever the ranks are.
 
-Within a tenant the oldest is first. A message that comes back is put in front, and no later one of its tenant
-gets before it. A tenant that has nothing waiting is among the first to be served, however much others have.
+Within a tenant the oldest is first. In a queue without tenants a message that comes back is put in front. In
+one with tenants a new message goes next to the first in line, or behind what its tenant has waiting; what
+comes back goes behind the first in line, in front of what its tenant has waiting, one at each rank besides
+the tenant's own: so nobody has to wait for more than that, however much others have.
 Where a transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing that
-was there can be behind it, and what comes back has no better place.
+was there can be behind it, and what comes back has no better place. In a queue with tenants such a message
+waits aside until it can be ranked.
 """
 
 from __future__ import annotations
@@ -12,14 +15,16 @@ from collections import Counter
 from collections.abc import Callable
 
 from .engine import Snapshot
-from .model import Message, Model, Queue
+from .messages import Message
+from .model import Model
+from .queues import Queue
 
 
 def take_ranks(model: Model, snapshot: Snapshot) -> None:
     """Gives the messages that came into ready in this step the ranks they got, if those keep the promises."""
     ranks = {(row["queue"], row["id"]): row["rank"] for row in snapshot.messages if row["state"] == "ready"}
     for queue in model.queues.values():
-        waiting = [m for m in queue.state("ready") if m.rank is not None]
+        waiting = [m for m in [*queue.state("ready"), *queue.passed] if m.rank is not None]
         entries = [e for e in queue.entries if e.message.state == "ready" and e.message.id in queue.messages]
         queue.entries = []
         for entry in entries:
@@ -31,6 +36,7 @@ def take_ranks(model: Model, snapshot: Snapshot) -> None:
                 check(model, queue, message, before)
                 if kind == "new":
                     waiting.append(message)
+        queue.passed = []
 
 
 def place(message: Message) -> tuple[int, int]:
@@ -38,23 +44,54 @@ def place(message: Message) -> tuple[int, int]:
     return message.rank, message.id
 
 
+def _line(queue: Queue, priority: int) -> list[Message]:
+    return [
+        *queue.line(priority),
+        *(m for m in queue.passed if m.priority == priority and m.rank is not None),
+    ]
+
+
+def _unknown(queue: Queue, message: Message) -> bool:
+    """Whether some of its line came in and were claimed in the same step: nobody knows their ranks."""
+    return any(m.priority == message.priority and m.rank is None for m in queue.passed)
+
+
 def _check_fresh(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
     assert place(message)[0] > model.last_id, "under a snapshot only a fresh id is a safe rank"
 
 
 def _check_back(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
-    if before:
-        first = min(before, key=place)
-        assert place(message)[0] <= place(first)[0], (
-            f"{message} came back to queue {queue.name}, but behind {first}"
-        )
+    if not before:
+        return
+    rank = place(message)[0]
+    first = min(before, key=place)
+    head = place(first)[0]
+    if not queue.fair:
+        # What tenants sent under a snapshot, before any other, is ranked by tenant all the same.
+        alike = [m for m in _line(queue, message.priority) if m.tenant == message.tenant is not None]
+        assert rank <= head + len(alike), f"{message} came back to queue {queue.name}, but behind {first}"
+        return
+    line = _line(queue, message.priority)
+    own = Counter(place(m)[0] for m in line if m.tenant == message.tenant)
+    assert rank > head, f"{message} came back to queue {queue.name} in front of {first}"
+    assert own[rank] <= 2, f"{message} came back to queue {queue.name}: {own[rank]} of its tenant at {rank}"
+    assert _unknown(queue, message) or all(own[r] for r in range(head + 1, rank)), (
+        f"{message} came back to queue {queue.name}, too far behind"
+    )
 
 
 def _check_new(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
-    for other in before:
-        if other.tenant == message.tenant and other.entered_as != "anywhere":
+    own = [m for m in before if m.tenant == message.tenant]
+    for other in own:
+        if other.entered_as != "anywhere":
             assert place(message) > place(other), f"{message} overtook {other} in queue {queue.name}"
-    if not any(other.tenant == message.tenant for other in before):
+    rank = place(message)[0]
+    if queue.fair and not _unknown(queue, message):
+        line = [(place(m)[0], m.tenant) for m in _line(queue, message.priority)]
+        assert rank <= min(r for r, _ in line) or (rank - 1, message.tenant) in line, (
+            f"{message} is behind others in queue {queue.name}: {line}"
+        )
+    elif not queue.fair and not own:
         ahead = Counter(m.tenant for m in before if m.entered_as == "new" and place(m) < place(message))
         assert all(n <= 2 for n in ahead.values()), f"{message} of a quiet tenant is behind {ahead}"
 

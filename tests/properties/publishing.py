@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from .base import Base, drafts, snapshots, targets
-from .model import Draft, Queue
+from .messages import Draft
+from .queues import Queue
 
 
 class Publishing(Base):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import timedelta
 from typing import Any
 
@@ -74,6 +75,90 @@ def test_what_comes_back_is_not_overtaken(sql: Sql) -> None:
     sql.execute("select penstock.nack_message('q', %s, 'me', 0)", [ids[1]])
     sql.execute("select penstock.send_message('q', '2')")
     assert [payload for payload in delivery(sql) if payload in (1, 2)] == [1, 2]
+
+
+def test_a_claim_under_a_cap_that_was_lowered_waits_for_what_was_settled_under_a_snapshot(sql18: Sql) -> None:
+    """A place that is owed is not delivered on, whoever gives it back."""
+    sql18.execute("select penstock.create_queue('q', max_active => 12, priority_shares => '{0,0,100,0}')")
+    sql18.execute("select penstock.send_messages('q', '{1,2,3,4,5,6,7,8}')")
+    held = column(sql18, "select message_id from penstock.consume_messages_batch('q', 'me', 30, 6)")
+    assert len(held) == 6
+    sql18.execute("select penstock.alter_queue('q', max_active => 4)")
+    with sql18.transaction():
+        sql18.execute("set transaction isolation level repeatable read")
+        sql18.execute("select penstock.ack_message('q', %s, 'me')", [held[0]])
+    assert delivery(sql18) == []
+
+
+def test_a_seat_that_is_owed_is_not_taken_after_a_settle_under_a_snapshot(sql18: Sql) -> None:
+    sql18.execute("select penstock.create_queue('q', tenant_max_active => 3)")
+    sql18.execute("select penstock.send_messages('q', '{1,2,3,4,5,6}', tenant => 'x')")
+    held = column(sql18, "select message_id from penstock.consume_messages_batch('q', 'me', 30, 6)")
+    assert len(held) == 3
+    sql18.execute("select penstock.alter_queue('q', tenant_max_active => 1)")
+    with sql18.transaction():
+        sql18.execute("set transaction isolation level repeatable read")
+        sql18.execute("select penstock.ack_message('q', %s, 'me')", [held[0]])
+    assert delivery(sql18) == []
+
+
+def test_who_comes_in_for_one_whose_time_is_over_is_delivered_at_once(sql18: Sql) -> None:
+    sql18.execute(
+        """create or replace function penstock.clock() returns timestamptz language sql volatile
+        as $$ select current_setting('penstock.now')::timestamptz $$"""
+    )
+    sql18.execute("set penstock.now = '2026-01-01 12:00:00Z'")
+    sql18.execute("select penstock.create_queue('q', tenant_max_active => 1)")
+    sql18.execute("select penstock.send_message('q', '1', ttl_seconds => 10)")
+    sql18.execute("select penstock.send_message('q', '2')")
+    sql18.execute("set penstock.now = '2026-01-01 12:00:20Z'")
+    assert delivery(sql18) == [2]
+
+
+def test_those_of_no_tenant_have_their_turn_after_their_backlog_is_gone(sql: Sql) -> None:
+    """What waited before the first tenant came does not hold back what comes when it is cancelled."""
+    ids = column(sql, "select penstock.send_messages('q', '{1,2,3,4,5}')")
+    sql.execute("select penstock.send_messages('q', '{11,12,13,14,15,16}', tenant => 'x')")
+    sql.execute("select penstock.cancel_message('q', id) from unnest(%s::bigint[]) id", [ids])
+    sql.execute("select penstock.send_message('q', '6')")
+    assert delivery(sql)[:2] == [11, 6]
+
+
+MIXED = "priorities => '{2,0,3,1,2,0,3}'"
+"""So many, and so many kinds, that a sort of them is not the order in which they came."""
+
+
+def test_dead_letters_come_back_in_order(sql: Sql) -> None:
+    """Into a queue without tenants in which nothing waits."""
+    sql.execute(f"select penstock.send_messages('q', '{{1,2,3,4,5,6,7}}', {MIXED})")
+    for message_id in column(sql, "select message_id from penstock.consume_messages_batch('q', 'me')"):
+        sql.execute("select penstock.reject_message('q', %s, 'me')", [message_id])
+    assert column(sql, "select penstock.requeue_dlq_messages('q')") == [7]
+    assert delivery(sql) == [2, 6, 4, 1, 5, 3, 7]
+
+
+def test_what_is_due_comes_in_in_order(sql: Sql) -> None:
+    """Into a queue without tenants in which nothing waits."""
+    later = "deliver_after => clock_timestamp() + interval '1 h'"
+    sql.execute(f"select penstock.send_messages('q', '{{1,2,3,4,5,6,7}}', {MIXED}, {later})")
+    sql.execute("update penstock.scheduled set due_at = due_at - interval '2 h'")
+    assert delivery(sql) == [2, 6, 4, 1, 5, 3, 7]
+
+
+def test_at_most_one_comes_back_to_a_rank_besides_the_tenants_own(sql: Sql) -> None:
+    """Also where several come back at once."""
+    sql.execute("select penstock.send_messages('q', '{1,2,3,4}', tenant => 'x')")
+    held = column(sql, "select message_id from penstock.consume_messages_batch('q', 'me')")
+    sql.execute("select penstock.send_message('q', '10', tenant => 'y')")
+    waiting = column(sql, "select penstock.send_messages('q', '{5,6,7}', tenant => 'x')")
+    sql.execute("select penstock.release_message('q', %s, 'me')", [held[2]])
+    sql.execute("select penstock.release_message('q', %s, 'me')", [held[3]])
+    sql.execute("select penstock.cancel_message('q', %s)", [waiting[1]])
+    sql.execute("update penstock.active set vt = vt - interval '1 h'")
+    sql.execute("select * from penstock.maintain()").fetchall()
+    ranks = column(sql, "select rank from penstock.ready where tenant = 'x'")
+    assert len(ranks) == 6
+    assert max(Counter(ranks).values()) == 2
 
 
 def test_lists_of_what_is_ready_begin_where_the_living_do(sql: Sql) -> None:

@@ -50,6 +50,7 @@ declare
     floor_ranks bigint[] := penstock._floor(queue_id);
     next_ranks bigint[] := penstock._next_ranks(queue_id, floor_ranks);
     last_ranks bigint[] := penstock._last_ranks(queue_id, floor_ranks);
+    last_id bigint := penstock._last_id();
     plain_tops bigint[];
     cap int;
     tenants text[];
@@ -106,7 +107,7 @@ begin
                             then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
                     end
                 ) over (partition by g.priority, g.tenant),
-                nextval('penstock.message_ids')
+                last_id + g.nth
             ),
             g.id, g.attempts_again, g.limit_again, g.large, g.fair, g.seated, g.published_at, at + g.lifetime_again, g.lifetime_again, g.tenant,
             g.key_again, g.headers, g.payload, g.body, g.errors

@@ -72,6 +72,28 @@ as $$
 $$;
 comment on function penstock._last_ranks(int, bigint[]) is 'For each priority the last rank that anybody waits at; null where nothing waits.';
 
+-- Among tenants' messages there: where more than a few hundred of them have to be looked through, all is taken to wait still.
+create or replace function penstock._plain_top(queue_id int, priority int, plain_top bigint, next_rank bigint) returns bigint
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+begin
+    if plain_top <= next_rank then
+        return null;
+    end if;
+    return (
+        select case when count(*) = 300 and bool_and(r.fair) then plain_top else max(r.rank) filter (where not r.fair) end
+        from (
+            select r.rank, r.fair from penstock.ready r
+            where r.queue_id = queue_id and r.priority = priority and r.rank > next_rank and r.rank <= plain_top
+            order by r.rank desc, r.id desc limit 300
+        ) r
+    );
+end
+$$;
+comment on function penstock._plain_top(int, int, bigint, bigint) is
+    'The last rank of what waits since before ranks went by tenant; null where nothing does.';
+
 create or replace function penstock._last_rank(
     queue_id int, priority smallint, tenant text, fair boolean, next_ranks bigint[], last_ranks bigint[], plain_tops bigint[]
 ) returns bigint
@@ -80,7 +102,7 @@ as $$
     select case
         when fair then greatest(
             next_ranks[priority + 1],
-            case when tenant = '' then plain_tops[priority + 1] end,
+            case when tenant = '' then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], next_ranks[priority + 1]) end,
             (
                 select r.rank from penstock.ready r
                 where r.fair and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
@@ -151,6 +173,12 @@ end
 $$;
 comment on function penstock._begin_tenants(int) is
     'Makes a queue give ranks by tenant, when the first message of one comes.';
+
+create or replace function penstock._last_id() returns bigint
+language sql
+as $$ select case when s.is_called then s.last_value else 0 end from penstock.message_ids s $$;
+comment on function penstock._last_id() is
+    'The last id that was drawn, by anybody: with the queue''s lock held, ranks above it are safe, once the sequence is there (_cover).';
 
 -- Ranks never exceed the id sequence: whoever gave a rank that is one more than another makes sure of it before he lets go of
 -- the queue's lock. Mostly the sequence is ahead by far.

@@ -104,24 +104,33 @@ begin
             -- A backlog keeps consumers awake: they are behind where the first in line, that none of them works on, waits
             -- for a while already.
             if plain_tops is not null then
+                -- Oldest first: what this tenant published under an old snapshot is ranked before.
+                if penstock._anything_waits(queue_id) then
+                    perform penstock._bring_in(queue_id, coalesce(tenant, ''), 1000, false);
+                end if;
                 select
                     notify and coalesce(head.published_at >= at - interval '50 ms', true),
                     greatest(
-                        coalesce(head.rank - 1, f.ranks[priority + 1]), case when tenant is null then plain_tops[priority + 1] end,
+                        head.next_rank,
+                        case when tenant is null then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], head.next_rank) end,
                         (
                             select r.rank from penstock.ready r
                             where r.fair and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id and r.priority = priority
-                                and r.rank >= coalesce(head.rank, f.ranks[priority + 1])
+                                and r.rank > head.next_rank
                             order by r.rank desc limit 1
                         )
                     )
                 into notify, last_rank
-                from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
-                left join lateral (
-                    select r.rank, case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
-                    where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
-                    order by r.rank, r.id limit 1
-                ) head on true;
+                from (
+                    select coalesce(r.rank - 1, f.ranks[priority + 1]) as next_rank, r.published_at
+                    from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
+                    left join lateral (
+                        select r.rank, case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
+                        where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
+                        order by r.rank, r.id limit 1
+                    ) r on true
+                    offset 0
+                ) head;
             else
                 select
                     notify and coalesce(

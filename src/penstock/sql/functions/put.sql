@@ -31,6 +31,11 @@ begin
             due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
         );
     end if;
+    if cap is null and plain_tops is not null and floor_ranks is not null and penstock._anything_waits(queue_id) then
+        -- Oldest first: what its tenants published under an old snapshot is ranked before.
+        perform penstock._bring_in(queue_id, t.tenant, 1000, false)
+        from (select distinct coalesce(x, tenant) as tenant from unnest(coalesce(tenants, array[tenant])) x) t;
+    end if;
     if due_at is not null or due_times is not null then
         insert into penstock.scheduled
             (queue_id, sweep_queue_id, id, priority, attempts, large, due_at, published_at, expires_at, tenant, dedup_key, headers, payload, body)
@@ -75,7 +80,10 @@ begin
                             when not m.fair then last_ranks[m.priority + 1]
                             when floor_ranks is not null then greatest(
                                 next_ranks[m.priority + 1],
-                                case when m.tenant = '' then plain_tops[m.priority + 1] end,
+                                case
+                                    when m.tenant = ''
+                                        then penstock._plain_top(queue_id, m.priority, plain_tops[m.priority + 1], next_ranks[m.priority + 1])
+                                end,
                                 (
                                     select r.rank from penstock.ready r
                                     where r.fair and r.tenant = m.tenant and r.queue_id = queue_id and r.priority = m.priority

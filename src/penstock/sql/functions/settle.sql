@@ -178,6 +178,7 @@ as $$
 #variable_conflict use_variable
 declare
     floor_ranks bigint[] := penstock._floor(queue_id);
+    last_id bigint := penstock._last_id();
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
     most int;
@@ -250,7 +251,7 @@ begin
                             then penstock._back_rank(queue_id, j.priority, j.tenant, fair, floor_ranks[j.priority + 1])
                     end
                 ) over (partition by j.priority, j.tenant),
-                nextval('penstock.message_ids')
+                last_id + j.nth
             ),
             j.id, j.attempts, j.attempts_limit, j.large, fair, j.seated, fair, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
             j.headers, j.payload, j.body, j.history
@@ -267,7 +268,7 @@ begin
         array_agg(j.tenant) filter (where j.seated and (j.reason is not null or j.delay > 0 or (fair and floor_ranks is null))),
         (select max(r.rank) from returned r)
     into moved, ready_id, keys, places, seats, top_rank from judged j;
-    if fair then
+    if top_rank > last_id then
         perform penstock._cover(top_rank);
     end if;
     if places is not null or seats is not null then

@@ -108,6 +108,7 @@ declare
     floor_ranks bigint[];
     next_ranks bigint[];
     last_ranks bigint[];
+    last_id bigint;
     plain_tops bigint[];
     cap int;
     top_rank bigint;
@@ -136,6 +137,7 @@ begin
     floor_ranks := penstock._floor(queue_id);
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     last_ranks := penstock._last_ranks(queue_id, floor_ranks);
+    last_id := penstock._last_id();
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
     if cap is not null and ids is not null then
         seated := penstock._seat(queue_id, cap, tenants);
@@ -170,13 +172,13 @@ begin
                                 then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
                         end
                     ) over (partition by g.priority, g.tenant, g.attempts > 0),
-                    nextval('penstock.message_ids')
+                    last_id + g.nth
                 )
                 else coalesce(
                     case when g.fair then g.nth - 1 else 0 end + max(
                         case when g.nth = 1 then penstock._back_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1]) end
                     ) over (partition by g.priority, g.tenant, g.attempts > 0),
-                    nextval('penstock.message_ids')
+                    last_id + g.nth
                 )
             end,
             g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.seated, g.fair and g.attempts > 0, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,

@@ -184,6 +184,21 @@ as $$
 $$;
 comment on function penstock._free_seats(int, text, int) is 'Makes seats of a tenant free.';
 
+create or replace function penstock._anything_waits(queue_id int) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    return exists (
+        select from penstock.waiting w
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id
+            and w.rank >= (select f.waiting_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1)
+        order by w.rank limit 1
+    );
+end
+$$;
+comment on function penstock._anything_waits(int) is 'Whether a queue has messages in waiting.';
+
 -- With the queue's lock held. For seats that became free, and messages that came to wait, at the same moment, neither
 -- seeing the other; for what was published under an old snapshot; and for what waited when the cap was taken away.
 -- The tenants of those that wait for longest, and of the seats that became free last.
@@ -200,8 +215,7 @@ declare
 begin
     select f.waiting_rank, f.place_ranks[5] into from_rank, seats_from
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    perform from penstock.waiting w where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 1;
-    if not found then
+    if not penstock._anything_waits(queue_id) then
         return 0;
     end if;
     select q.tenant_max_active into cap from penstock.queues q where q.id = queue_id;

@@ -1,0 +1,285 @@
+"""A queue of the model: its messages, the places and seats they hold, who waits, who comes in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from .caps import Places, quotas
+from .messages import PRIORITIES, Entry, Message, Settings
+
+LEASE_RAN_OUT = "the lease ran out"
+UNDER_SNAPSHOT = ("fresh", "anywhere")
+
+
+@dataclass(slots=True)
+class Queue:
+    """Messages by id, dedup keys, floors. What is held is counted from the messages."""
+
+    id: int
+    name: str
+    topic: str | None
+    settings: Settings
+    fair: bool
+    """Whether it has seen tenants, or has a cap for each of them."""
+    floors: tuple[int, ...] = (0,) * 10
+    """Of the priorities, of what waits aside, of the places of each priority, of the seats."""
+    heads_aside: tuple[int | None, ...] = (None,) * 6
+    """The first rank of what waits aside, of the places of each priority, and of the seats: the engine's."""
+    paused: bool = False
+    places: Places = field(default_factory=Places)
+    messages: dict[int, Message] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    """What came into ready since ranks were last looked at, a tenant's messages in their order."""
+    passed: list[Message] = field(default_factory=list)
+    """What was in line when those came in, or was one of them (no rank), and was claimed in the same step."""
+    left: Counter[int] = field(default_factory=Counter)
+    """Places that were given back in this step."""
+    returned: Counter[str | None] = field(default_factory=Counter)
+    """Seats that were given back in this step and not handed on yet."""
+    seats_aside: Counter[str | None] = field(default_factory=Counter)
+    """Seats that were given back under a snapshot: free when somebody looks who can see all."""
+    turns: int = 0
+
+    def state(self, *states: str) -> list[Message]:
+        """The messages in a state, by id."""
+        return sorted((m for m in self.messages.values() if m.state in states), key=lambda m: m.id)
+
+    def line(self, priority: int) -> list[Message]:
+        """Those ready in a priority, in the order of delivery."""
+        ready = [m for m in self.state("ready") if m.priority == priority and m.rank is not None]
+        return sorted(ready, key=lambda m: (m.rank, m.id))
+
+    def held(self, message_id: int, token: str | None) -> Message | None:
+        message = self.messages.get(message_id)
+        if message is None or message.state != "active" or message.token != token:
+            return None
+        return message
+
+    # places and seats
+
+    @property
+    def quotas(self) -> tuple[int, ...] | None:
+        s = self.settings
+        return quotas(s.max_active, s.min_active, s.priority_shares)
+
+    @property
+    def cap(self) -> int | None:
+        return self.settings.tenant_max_active
+
+    def kind(self, priority: int) -> int | None:
+        """The line of places that a priority draws from."""
+        return None if self.quotas is None else 0 if len(self.quotas) == 1 else priority
+
+    def free_places(self, kind: int | None) -> int | None:
+        """None: no cap."""
+        return None if kind is None else self.places.free[kind]
+
+    def quota(self, kind: int) -> int:
+        return self.quotas[kind] if self.quotas is not None and kind < len(self.quotas) else 0
+
+    def holders(self) -> Counter[int | None]:
+        """How many hold a place of each kind; what was put aside is held, too."""
+        return Counter(m.place for m in self.state("active")) + Counter[int | None](self.places.aside)
+
+    def free_seats(self, tenant: str | None) -> int:
+        """Less than none: so many are owed."""
+        assert self.cap is not None
+        held = sum(m.seated and m.tenant == tenant for m in self.state("ready", "active"))
+        return self.cap - held - self.seats_aside[tenant]
+
+    def leave(self, message: Message) -> None:
+        """What is not active gives its place back; its seat too, unless it is ready."""
+        if message.place is not None:
+            self.left[message.place] += 1
+            message.place = None
+        if message.seated and message.state != "ready":
+            message.seated = False
+            self.returned[message.tenant] += 1
+
+    def hand_on(self, at: datetime, *, snapshot: bool = False) -> None:
+        """Places that were given back are free, seats go to the next; what is owed is paid first.
+
+        Under a snapshot that cannot see all, that is left to the next look.
+        """
+        left, returned = self.left, self.returned
+        self.left, self.returned = Counter(), Counter()
+        if self.quotas is not None and snapshot:
+            self.places.aside += left
+        elif self.quotas is not None:
+            self.places.free += left
+        if self.cap is not None and snapshot:
+            self.seats_aside += returned
+        elif self.cap is not None:
+            for tenant, n in returned.items():
+                self.bring_in(tenant, min(n, self.free_seats(tenant)), at)
+
+    def take_returns(self, at: datetime) -> None:
+        """What was given back under a snapshot."""
+        self.left, self.places.aside = self.places.aside, Counter()
+        self.returned, self.seats_aside = self.seats_aside, Counter()
+        self.hand_on(at)
+
+    def bring_in(self, tenant: str | None, most: int, at: datetime) -> int:
+        """The most urgent first, those that come back, then the oldest."""
+        line = [m for m in self.state("waiting") if m.tenant == tenant and not m.over(at)]
+        chosen = sorted(line, key=lambda m: (m.priority, m.turn))[: max(most, 0)]
+        for message in chosen:
+            message.seated = self.cap is not None
+            self._to_ready(message, "new")
+        return len(chosen)
+
+    def admit(self, at: datetime) -> int:
+        """All that wait and may come in."""
+        tenants = {m.tenant for m in self.state("waiting")}
+        return sum(
+            self.bring_in(t, len(self.messages) if self.cap is None else self.free_seats(t), at)
+            for t in tenants
+        )
+
+    def wait(self, message: Message, *, back: bool) -> None:
+        self.turns += 1
+        message.state, message.rank, message.turn = "waiting", None, (not back, self.turns)
+        self.leave(message)
+
+    # in and out
+
+    def free_key(self, message: Message) -> None:
+        if message.key is not None and self.keys.get(message.key) == message.id:
+            del self.keys[message.key]
+
+    def bury(self, message: Message, at: datetime, reason: str) -> None:
+        message.bury(at, reason)
+        self.free_key(message)
+        self.leave(message)
+
+    def forget(self, message: Message) -> None:
+        self.free_key(message)
+        message.state = ""
+        self.leave(message)
+        del self.messages[message.id]
+
+    def _to_ready(self, message: Message, kind: str) -> None:
+        """The rank is looked up when the step is over."""
+        message.state, message.rank = "ready", None
+        message.entered_as = kind
+        self.entries.append(Entry(message, kind))
+
+    def seat(self, messages: Sequence[Message], at: datetime) -> None:
+        """As far as there are seats; what waits of a tenant goes in first."""
+        for tenant in {m.tenant for m in messages}:
+            own = [m for m in messages if m.tenant == tenant]
+            n = min(len(own), self.free_seats(tenant))
+            for message in own[: max(0, n - self.bring_in(tenant, n, at))]:
+                message.seated = True
+
+    def enter(self, messages: Iterable[Message], kind: str) -> None:
+        """Into ready, those that have a seat where one is needed; else aside."""
+        for message in messages:
+            if kind in UNDER_SNAPSHOT and self.fair:
+                self.wait(message, back=kind == "anywhere")
+            elif self.cap is None or message.seated:
+                message.seated = self.cap is not None
+                self._to_ready(message, kind)
+                self.leave(message)
+            else:
+                self.wait(message, back=kind == "back")
+
+    def give_back(
+        self, message: Message, at: datetime, delay: int | None, error: str | None, kind: str = "back"
+    ) -> None:
+        """The end of an attempt that failed."""
+        message.fail(at, error)
+        most = message.limit if message.limit is not None else (self.settings.max_delivery_attempts or None)
+        if message.over(at):
+            self.bury(message, at, "expired")
+        elif most is not None and message.attempts >= most:
+            self.bury(message, at, "no_attempts_left")
+        else:
+            delays = self.settings.retry_delays
+            delay = delays[min(message.attempts, len(delays)) - 1] if delay is None else delay
+            if delay > 0:
+                message.state, message.due_at = "scheduled", at + timedelta(seconds=delay)
+                self.leave(message)
+            else:
+                self.enter([message], kind)
+
+    def expire(self, messages: Iterable[Message], at: datetime) -> int:
+        expired = list(messages)
+        for message in expired:
+            self.bury(message, at, "expired")
+        self.hand_on(at)
+        return len(expired)
+
+    def take_back(self, at: datetime, untouched: Collection[int] = ()) -> int:
+        """Leases that ran out."""
+        ran_out = [
+            m for m in self.state("active") if m.vt is not None and m.vt < at and m.id not in untouched
+        ]
+        for message in ran_out:
+            self.give_back(message, at, None, LEASE_RAN_OUT)
+        self.hand_on(at)
+        return len(ran_out)
+
+    def promote(self, at: datetime, in_line: Collection[int]) -> int:
+        """Messages that are due: as new ones, or in front where they are retried.
+
+        Seats are given by due time. Of those due at the same time, and of all where the time to live of one
+        was over, the engine chooses: by in_line, what is ready or active after the step.
+        """
+        due = [m for m in self.state("scheduled") if m.due_at is not None and m.due_at <= at]
+        stale = [m for m in due if m.over(at)]
+        self.expire(stale, at)
+        alive = sorted((m for m in due if m.state == "scheduled"), key=lambda m: (m.due_at, m.id))
+        if self.cap is not None:
+            by_time = sorted(alive, key=lambda m: (at if stale else m.due_at or at, m.id not in in_line))
+            self.seat(by_time, at)
+        let_in = [m for m in alive if self.cap is None or m.seated]
+        self.enter((m for m in let_in if m.attempts > 0), "back")
+        self.enter((m for m in let_in if m.attempts == 0), "new")
+        for message in alive:
+            if message not in let_in:
+                self.wait(message, back=message.attempts > 0)
+        return len(due)
+
+    # settings and floors
+
+    def alter(self, settings: Settings, at: datetime) -> None:
+        """What is active when a cap comes holds a place and a seat; what is ready waits for its turn."""
+        before = self.quotas, self.cap
+        self.settings = settings
+        if before[0] is None and self.quotas is not None:
+            for message in self.state("active"):
+                message.place = self.kind(message.priority)
+        if self.quotas != before[0]:
+            self.places = Places()
+        if self.quotas is not None and self.quotas != before[0]:
+            held = self.holders()
+            self.places.free = Counter({kind: self.quota(kind) - held[kind] for kind in PRIORITIES})
+            self.places.in_debt = min(self.places.free.values()) < 0
+        if (before[1] is None) != (self.cap is None):
+            self.seats_aside = Counter()
+        if before[1] is None and self.cap is not None:
+            self.fair = True
+            for message in self.state("active"):
+                message.seated = True
+            for message in sorted(self.state("ready"), key=lambda m: (m.rank, m.id)):
+                message.seated = False
+                self.wait(message, back=message.attempts > 0)
+            self.admit(at)
+
+    def heads(self) -> tuple[int | None, ...]:
+        """The first rank of each priority, of what waits aside, of the places and seats."""
+        ready = (line[0].rank if (line := self.line(p)) else None for p in PRIORITIES)
+        return (*ready, *self.heads_aside)
+
+    def raised(self, last_id: int) -> tuple[int, ...]:
+        """Where the floor belongs: at the first living row, at the last id where there is none."""
+        raised = tuple(
+            max(floor, last_id if head is None else head)
+            for floor, head in zip(self.floors, self.heads(), strict=True)
+        )
+        return raised if self.fair or self.quotas is not None else (*raised[:4], *self.floors[4:])
