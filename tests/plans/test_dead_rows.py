@@ -20,11 +20,11 @@ RANGES = [
     Call(
         "statistics",
         "select * from penstock.get_queue_statistics('lean')",
-        200,
+        250,
         SWEEP | {"done": {"done_key"}, "dead": {"dead_pkey"}},
         rows=None,
     ),
-    Call("pulse", "select penstock.pulse('me', 60, '{lean}')", 250, FLOORS | LEASES),
+    Call("pulse", "select penstock.pulse('me', 60, '{lean}')", 300, FLOORS | LEASES),
     Call("list", "select * from penstock.list_messages('lean', 'ready')", 60, ORDER),
 ]
 
