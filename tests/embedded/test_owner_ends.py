@@ -30,9 +30,9 @@ with throwaway(settings={"fsync": "off"}) as server:
         try:
             server.stop()
         except EmbeddedError as error:
-            print(error, flush=True)
+            os.write(1, f"{error}\\n".encode())
         time.sleep(600)
-    print(child, server.data_directory.parent, flush=True)
+    os.write(1, f"{child} {server.data_directory.parent}\\n".encode())
     sys.stdin.read()
 """
 
