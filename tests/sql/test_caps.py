@@ -11,6 +11,7 @@ import pytest
 
 from ..conftest import Connect
 from ..isolation.invariants import broken
+from ..isolation.rewriting import rewrite
 from .conftest import Clock
 from .engine import Engine, Row
 from .occupancy import active, at_level, free_places, take_all
@@ -552,3 +553,16 @@ def test_no_other_error_than_ours(engine: Engine) -> None:
         with pytest.raises(psycopg.Error) as caught:
             engine.value(function, "none", 1, "t")
         assert caught.value.sqlstate == "PN001"
+
+
+def test_an_alter_that_finds_the_queue_busy_gives_up_and_says_why(
+    engine: Engine, sql18: psycopg.Connection[Any], connect18: Connect
+) -> None:
+    engine.queue("q", max_active=5)
+    rewrite(sql18, "_lock_caps", "'60 seconds'", "'0.1 seconds'")
+    publisher = connect18(autocommit=False)
+    publisher.execute("select penstock.send_message('q', '1')")
+    with engine.refused("55P03", "cannot be changed", "published"):
+        alter(engine, max_active=6)
+    publisher.rollback()
+    alter(engine, max_active=6)

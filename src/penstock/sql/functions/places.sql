@@ -327,13 +327,15 @@ comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the pl
 
 -- Caps are changed while nobody takes places or gives them back: so the queue's lock exclusively, then every row that a claim or a
 -- lease may hold. Others would wait behind whoever waits for that, and who has claimed and is about to ack holds rows and wants
--- the lock: so nothing is waited for longer than a moment, and all is let go between the tries.
+-- the lock: so nothing is waited for longer than a moment, and all is let go between the tries. After a minute of those it gives up.
 create or replace function penstock._lock_caps(queue_id int) returns void
 language plpgsql
 set lock_timeout = '50ms'
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
+declare
+    began timestamptz := clock_timestamp();
 begin
     loop
         begin
@@ -343,6 +345,12 @@ begin
             perform from penstock.active a where a.queue_id = queue_id for update nowait;
             return;
         exception when lock_not_available then
+            if clock_timestamp() > began + interval '60 seconds' then
+                raise exception using
+                    errcode = 'lock_not_available',
+                    message = 'the caps of a queue cannot be changed while an open transaction has published to it, or claimed or settled messages of it',
+                    hint = 'One has been open for a minute: pg_locks shows who holds the advisory lock of class 1346719315. Nothing was changed; try again later.';
+            end if;
             perform pg_sleep(0.02);
         end;
     end loop;

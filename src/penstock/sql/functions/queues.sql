@@ -254,7 +254,7 @@ begin
 end
 $$;
 comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To change a cap waits for open transactions that have published to the queue, or claimed or settled messages of it.';
+    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To change a cap waits for open transactions that have published to the queue, or claimed or settled messages of it; after a minute it gives up with an error.';
 
 create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer
