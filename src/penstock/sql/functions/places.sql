@@ -117,7 +117,8 @@ language sql stable
 as $$ select q.quotas is not null or q.tenant_max_active is not null from penstock.queues q where q.id = queue_id $$;
 comment on function penstock._capped(int) is 'Whether a queue has a cap: then who settles takes the lock of the queue first.';
 
--- Lists have no nulls among others. Where a cap was set after the caller looked, it has not taken the queue's lock yet.
+-- Lists have no nulls among others. Where a cap was set after the caller looked, it has not taken the queue's lock yet, but holds
+-- rows: it must not wait for whoever has the lock and wants those rows. Then places are put aside for the next who looks (_take_returns).
 create or replace function penstock._make_room(queue_id int, kinds smallint[], seats text[]) returns void
 language plpgsql
 as $$
@@ -125,7 +126,13 @@ as $$
 declare
     name text;
 begin
-    perform penstock._lock_queue(queue_id);
+    if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+        select queue_id, queue_id, k + 20, nextval('penstock.message_ids'), '' from unnest(kinds) k where k is not null
+        union all
+        select queue_id, queue_id, 24, nextval('penstock.message_ids'), t from unnest(seats) t where t is not null;
+        return;
+    end if;
     if kinds[1] is not null then
         perform penstock._return_places(queue_id, kinds);
     end if;

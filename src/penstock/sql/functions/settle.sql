@@ -107,7 +107,7 @@ comment on function penstock.ack_messages(text, bigint[], text[], jsonb[]) is
     'Marks messages as done, each with the token that holds it, in the caller''s transaction. Returns the ids of those that were held; the others have been taken back or were finished before.';
 
 -- All of them are locked first, by id: pass by pass they would be locked in another order than by somebody who acks
--- only some of them.
+-- only some of them. And before that the queue, where it may get a cap meanwhile: a later pass must not wait for its lock.
 create or replace function penstock._ack_by_token(queue_name text, message_ids bigint[], tokens text[], results jsonb[]) returns setof bigint
 language plpgsql
 as $$
@@ -120,9 +120,7 @@ begin
         return query select penstock._ack_one_by_one(queue_name, message_ids, tokens, results);
         return;
     end if;
-    if penstock._capped(queue) then
-        perform penstock._lock_queue(queue);
-    end if;
+    perform penstock._lock_queue(queue);
     perform from penstock.active a where a.queue_id = queue and a.id = any(message_ids) for update;
     for held in
         select
@@ -139,7 +137,7 @@ $$;
 comment on function penstock._ack_by_token(text, bigint[], text[], jsonb[]) is
     'Acks messages that several tokens hold.';
 
--- In the order of ids, as everybody locks them.
+-- In the order of ids, as everybody locks them; the queue's lock before.
 create or replace function penstock._ack_one_by_one(queue_name text, message_ids bigint[], tokens text[], results jsonb[]) returns setof bigint
 language plpgsql
 as $$
@@ -147,6 +145,7 @@ as $$
 declare
     held record;
 begin
+    perform penstock._lock_queue(penstock._queue_id(queue_name));
     for held in
         select m.id, m.token, case when results is not null then array[m.result] end as results
         from unnest(message_ids, tokens, results) m(id, token, result)

@@ -207,7 +207,7 @@ comment on table penstock.waiting is 'Messages whose tenant has as many ready an
 -- A place is a row as long as it is free. To claim takes rows away, to settle puts them back: so what is free and what is
 -- held add up at any moment, and nobody counts or waits. kind 0 to 3: the priorities (max_active), 4: a tenant
 -- (tenant_max_active). 10 more: owed, a place to be given up by whoever gives one back next, since a cap was changed; its
--- tenant says to which priority, if to any. 20 more: given back under an old snapshot, free as soon as somebody else looks.
+-- tenant says to which priority, if to any. 20 more: given back by who could not see what is owed, free as soon as somebody looks.
 create table penstock.places (
     queue_id int not null,
     sweep_queue_id int not null,
