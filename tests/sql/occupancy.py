@@ -82,3 +82,12 @@ def at_level(connect: Connect, level: str) -> Engine:
     connection = connect()
     connection.execute("select set_config('default_transaction_isolation', %s, false)", (level,))
     return Engine(connection)
+
+
+def alter(engine: Engine, **settings: Any) -> None:
+    engine.value("alter_queue", "q", **settings)
+
+
+def acme(engine: Engine, *payloads: Any, **options: Any) -> list[int]:
+    """Sends messages of the tenant acme."""
+    return engine.send_many("q", list(payloads), tenant="acme", **options)

@@ -14,12 +14,11 @@ from ..isolation.invariants import broken
 from ..isolation.rewriting import rewrite
 from .conftest import Clock
 from .engine import Engine, Row
-from .occupancy import active, at_level, free_places, take_all
+from .occupancy import active, alter, at_level, free_places, take_all
 from .test_caps_given_back import (
     ALL_URGENT,
     ack,
     ack_batch_of_several_tokens,
-    alter,
     nack,
     nack_with_delay,
     reject,
@@ -566,3 +565,15 @@ def test_an_alter_that_finds_the_queue_busy_gives_up_and_says_why(
         alter(engine, max_active=6)
     publisher.rollback()
     alter(engine, max_active=6)
+
+
+@strict
+def test_a_cap_is_not_changed_under_a_snapshot_that_cannot_see_who_holds_what(
+    engine: Engine, connect: Connect, level: str
+) -> None:
+    engine.queue("q", max_active=5)
+    other = at_level(connect, level)
+    with other.refused("PN006", "changing a cap", level.upper()):
+        alter(other, max_active=6)
+    alter(other, notify=False)
+    assert engine.settings("q").max_active == 5

@@ -11,7 +11,7 @@ from ..conftest import Connect
 from ..isolation.invariants import broken
 from .conftest import Clock
 from .engine import Engine, Row
-from .occupancy import active, at_level, free_places, standing, take_all
+from .occupancy import active, alter, at_level, free_places, standing, take_all
 
 # One line of places, of priority 0: as many as max_active.
 ALL_URGENT = {"min_active": 0, "priority_shares": [100, 0, 0, 0]}
@@ -26,10 +26,6 @@ def nothing_is_broken(engine: Engine) -> Iterator[None]:
 
 def urgent(engine: Engine, number: int = 20) -> None:
     engine.send_many("q", list(range(number)), priority=0)
-
-
-def alter(engine: Engine, **settings: Any) -> None:
-    engine.value("alter_queue", "q", **settings)
 
 
 # how places are given back

@@ -13,7 +13,7 @@ from ..conftest import Connect
 from ..isolation.invariants import broken
 from .conftest import Clock
 from .engine import Engine, Row
-from .occupancy import at_level, free_seats, standing, take_all
+from .occupancy import acme, alter, at_level, free_seats, standing, take_all
 
 Settle = Callable[[Engine, Row], None]
 
@@ -39,14 +39,6 @@ def nothing_is_broken(engine: Engine) -> Iterator[None]:
     """At the end of each test what is free, owed and seated adds up, and all else that must hold does."""
     yield
     assert broken(engine.connection) == []
-
-
-def acme(engine: Engine, *payloads: Any, **options: Any) -> list[int]:
-    return engine.send_many("q", list(payloads), tenant="acme", **options)
-
-
-def alter(engine: Engine, **settings: Any) -> None:
-    engine.value("alter_queue", "q", **settings)
 
 
 # who is ready and who waits

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from ..conftest import Connect
 from ..isolation.invariants import broken
 from .engine import Engine
-from .occupancy import at_level, free_seats, standing, take_all
+from .occupancy import acme, alter, at_level, free_seats, standing, take_all
 
 
 @pytest.fixture
@@ -30,14 +29,6 @@ def nothing_is_broken(engine: Engine) -> Iterator[None]:
     """At the end of each test what is free, owed and seated adds up, and all else that must hold does."""
     yield
     assert broken(engine.connection) == []
-
-
-def acme(engine: Engine, *payloads: Any, **options: Any) -> list[int]:
-    return engine.send_many("q", list(payloads), tenant="acme", **options)
-
-
-def alter(engine: Engine, **settings: Any) -> None:
-    engine.value("alter_queue", "q", **settings)
 
 
 strict = pytest.mark.parametrize("level", ["repeatable read", "serializable"])

@@ -220,7 +220,7 @@ begin
     if not found then
         return false;
     end if;
-    select case when s.is_called then s.last_value else 0 end into top from penstock.message_ids s;
+    top := penstock._last_id();
     for p in 0..3 loop
         select r.rank into head
         from penstock.ready r

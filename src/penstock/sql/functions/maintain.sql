@@ -249,7 +249,7 @@ begin
             from penstock.places s
             where s.queue_id = queue.id and s.sweep_queue_id = queue.id and s.kind = 4 and s.rank >= queue.place_ranks[5]
             order by s.rank limit 1;
-            behind := behind or head > queue.place_ranks[5] or head < (select i.last_value - 10000 from penstock.message_ids i);
+            behind := behind or head > queue.place_ranks[5] or head < penstock._last_id() - 10000;
         end if;
         -- An empty queue shows no rank to rise to. Where looking took a while, it was over the dead.
         if behind is true or clock_timestamp() > looked + interval '0.1 ms' then

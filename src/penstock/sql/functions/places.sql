@@ -117,8 +117,9 @@ language sql stable
 as $$ select q.quotas is not null or q.tenant_max_active is not null from penstock.queues q where q.id = queue_id $$;
 comment on function penstock._capped(int) is 'Whether a queue has a cap: then who settles takes the lock of the queue first.';
 
--- Lists have no nulls among others. Where a cap was set after the caller looked, it has not taken the queue's lock yet, but holds
--- rows: it must not wait for whoever has the lock and wants those rows. Then places are put aside for the next who looks (_take_returns).
+-- Lists have no nulls among others. Two cannot give back at once, and put places aside for the next who looks (_take_returns): who
+-- cannot see what is owed, under an old snapshot; and who found the queue without a cap, took no lock, and holds rows by now: it
+-- must not wait for whoever has the lock and wants those rows.
 create or replace function penstock._make_room(queue_id int, kinds smallint[], seats text[]) returns void
 language plpgsql
 as $$
@@ -126,11 +127,18 @@ as $$
 declare
     name text;
 begin
-    if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
+        or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
+    then
         insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
-        select queue_id, queue_id, k + 20, nextval('penstock.message_ids'), '' from unnest(kinds) k where k is not null
-        union all
-        select queue_id, queue_id, 24, nextval('penstock.message_ids'), t from unnest(seats) t where t is not null;
+        select q.id, q.id, r.kind, nextval('penstock.message_ids'), r.tenant
+        from penstock.queues q
+        cross join lateral (
+            select k + 20 as kind, '' as tenant from unnest(kinds) k where k is not null and q.quotas is not null
+            union all
+            select 24, t from unnest(seats) t where t is not null and q.tenant_max_active is not null
+        ) r
+        where q.id = queue_id;
         return;
     end if;
     if kinds[1] is not null then
@@ -150,8 +158,7 @@ $$;
 comment on function penstock._make_room(int, smallint[], text[]) is
     'Gives back the places and seats of messages that were settled.';
 
--- With the queue's lock held. What is owed is paid first; under a snapshot that cannot see what is owed, places are put aside until
--- somebody looks who can (_take_returns).
+-- With the queue's lock held, in READ COMMITTED. What is owed is paid first.
 create or replace function penstock._return_places(queue_id int, kinds smallint[]) returns void
 language plpgsql
 as $$
@@ -161,11 +168,7 @@ begin
     if not found then
         return;
     end if;
-    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-        kinds := array(select k + 20 from unnest(kinds) k);
-    else
-        kinds := penstock._pay(queue_id, '', kinds);
-    end if;
+    kinds := penstock._pay(queue_id, '', kinds);
     insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, k, nextval('penstock.message_ids'), '' from unnest(kinds) k;
 end
@@ -258,32 +261,7 @@ begin
     return coalesce(cardinality(kinds), 0) + coalesce(cardinality(seats), 0);
 end
 $$;
-comment on function penstock._take_returns(int) is 'Frees places that were given back under an old snapshot.';
-
--- With the queue's lock held, for seats. More: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
-create or replace function penstock._add_places(queue_id int, kind int, tenant text, more int) returns void
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    gone int;
-    cancelled smallint := case when more > 0 then kind + 10 else kind end;
-    added smallint := case when more > 0 then kind else kind + 10 end;
-begin
-    if more = 0 then
-        return;
-    end if;
-    delete from penstock.places p
-    where p.queue_id + 0 = queue_id and p.ctid = any(array(
-        select x.ctid from penstock.places x where x.queue_id = queue_id and x.kind = cancelled and x.tenant = tenant
-        order by x.rank limit abs(more) for update skip locked
-    ));
-    get diagnostics gone = row_count;
-    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
-    select queue_id, queue_id, added, nextval('penstock.message_ids'), tenant from generate_series(1, abs(more) - gone);
-end
-$$;
-comment on function penstock._add_places(int, int, text, int) is 'Adds places to a kind, or takes some away.';
+comment on function penstock._take_returns(int) is 'Gives back the places that _make_room() had to put aside.';
 
 -- With the queue's lock held exclusively, and no claim under way (_lock_caps). Places are made anew, for what is not held. What is
 -- active when a queue gets a cap holds a place from then on. A priority that holds more than its quota owes the rest: to one
@@ -344,6 +322,7 @@ as $$
 declare
     began timestamptz := clock_timestamp();
 begin
+    perform penstock._require_read_committed('changing a cap');
     loop
         begin
             perform pg_advisory_xact_lock(1346719315, queue_id);

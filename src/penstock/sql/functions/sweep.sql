@@ -21,14 +21,13 @@ as $$
 #variable_conflict use_variable
 declare
     since timestamptz;
-    from_rank bigint;
     expired boolean;
     due boolean;
     waits boolean;
     returned boolean;
     came bigint := 0;
 begin
-    select penstock._sweep_from(at, f.swept_to, f.swept_all_at), f.waiting_rank into since, from_rank
+    select penstock._sweep_from(at, f.swept_to, f.swept_all_at) into since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     select true into expired
     from penstock.ready r
@@ -45,10 +44,7 @@ begin
         order by s.due_at limit 1;
     end if;
     if has_aside then
-        select true into waits
-        from penstock.waiting w
-        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank
-        order by w.rank limit 1;
+        waits := nullif(penstock._anything_waits(queue_id), false);
         select true into returned
         from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1;
     end if;

@@ -18,7 +18,7 @@ begin
         end if;
         if not penstock._know_tenant(queue_id, cap, tenant) then
             insert into penstock.tenants (queue_id, tenant, seats) values (queue_id, tenant, cap);
-            perform penstock._add_places(queue_id, 4, tenant, cap - taken);
+            perform penstock._add_seats(queue_id, tenant, cap - taken);
             return taken;
         end if;
     end if;
@@ -50,7 +50,7 @@ begin
         select t.seats into seats from penstock.tenants t
         where t.queue_id = queue_id and t.tenant = tenant and t.seats <> cap for update skip locked;
         if found then
-            perform penstock._add_places(queue_id, 4, tenant, cap - seats);
+            perform penstock._add_seats(queue_id, tenant, cap - seats);
             update penstock.tenants t set seats = cap where t.queue_id = queue_id and t.tenant = tenant;
         end if;
     end if;
@@ -142,7 +142,7 @@ end
 $$;
 comment on function penstock._bring_in(int, text, int, boolean) is 'Moves the next messages of a tenant from waiting to ready, and returns how many.';
 
--- With the queue's lock held. True: something has become ready.
+-- With the queue's lock held, in READ COMMITTED. True: something has become ready.
 create or replace function penstock._return_seats(queue_id int, tenants text[]) returns boolean
 language plpgsql
 as $$
@@ -157,32 +157,44 @@ begin
     if cap is null then
         return false;
     end if;
-    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
-        select queue_id, queue_id, 24, nextval('penstock.message_ids'), t from unnest(tenants) t;
-        return false;
-    end if;
     for given in select t.tenant, count(*)::int as n from unnest(tenants) t(tenant) group by t.tenant order by t.tenant loop
         perform penstock._know_tenant(queue_id, cap, given.tenant);
         n := cardinality(penstock._pay(queue_id, given.tenant, array_fill(4::smallint, array[given.n])));
         moved := penstock._bring_in(queue_id, given.tenant, n, true);
         any_moved := any_moved or moved > 0;
-        if n > moved then
-            perform penstock._free_seats(queue_id, given.tenant, n - moved);
-        end if;
+        perform penstock._add_seats(queue_id, given.tenant, n - moved);
     end loop;
     return any_moved;
 end
 $$;
 comment on function penstock._return_seats(int, text[]) is 'Gives seats back: to the next that wait, else they are free.';
 
-create or replace function penstock._free_seats(queue_id int, tenant text, n int) returns void
-language sql
+-- With the queue's lock held. More: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
+create or replace function penstock._add_seats(queue_id int, tenant text, more int) returns void
+language plpgsql
 as $$
+#variable_conflict use_variable
+declare
+    free constant smallint := 4;
+    owed constant smallint := 14;
+    gone int;
+begin
+    if more = 0 then
+        return;
+    end if;
+    delete from penstock.places p
+    where p.queue_id + 0 = queue_id and p.ctid = any(array(
+        select x.ctid from penstock.places x
+        where x.queue_id = queue_id and x.kind = case when more > 0 then owed else free end and x.tenant = tenant
+        order by x.rank limit abs(more) for update skip locked
+    ));
+    get diagnostics gone = row_count;
     insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
-    select _free_seats.queue_id, _free_seats.queue_id, 4, nextval('penstock.message_ids'), _free_seats.tenant from generate_series(1, n)
+    select queue_id, queue_id, case when more > 0 then free else owed end, nextval('penstock.message_ids'), tenant
+    from generate_series(1, abs(more) - gone);
+end
 $$;
-comment on function penstock._free_seats(int, text, int) is 'Makes seats of a tenant free.';
+comment on function penstock._add_seats(int, text, int) is 'Adds free seats to a tenant, or takes some away.';
 
 create or replace function penstock._anything_waits(queue_id int) returns boolean
 language plpgsql
@@ -266,9 +278,7 @@ begin
     end if;
     seats := penstock._take_seats(queue_id, cap, tenant, least(wanted, most));
     moved := penstock._bring_in(queue_id, tenant, seats, true);
-    if seats > moved then
-        perform penstock._free_seats(queue_id, tenant, seats - moved);
-    end if;
+    perform penstock._add_seats(queue_id, tenant, seats - moved);
     return moved;
 end
 $$;
@@ -304,7 +314,7 @@ begin
     update penstock.active a set seated = true where a.queue_id = queue_id;
     for held in select a.tenant, count(*)::int as n from penstock.active a where a.queue_id = queue_id group by a.tenant loop
         insert into penstock.tenants (queue_id, tenant, seats) values (queue_id, held.tenant, after);
-        perform penstock._add_places(queue_id, 4, held.tenant, after - held.n);
+        perform penstock._add_seats(queue_id, held.tenant, after - held.n);
     end loop;
     perform penstock._admit(queue_id, 1000);
 end
