@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix docs bench-engine bench-xmin bench-fairness bench-caps clean
+.PHONY: help setup run test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,11 +28,15 @@ check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/sqldoc.py --check
 
 fix: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+generate: setup ## write the blocking client and its tests anew from the asynchronous ones
+	$(BIN)/python tools/unasync.py
 
 docs: setup ## write docs/reference/sql.md anew from the comments in the SQL
 	$(BIN)/python tools/sqldoc.py

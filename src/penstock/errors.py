@@ -1,4 +1,4 @@
-"""What Penstock raises: one class for each SQLSTATE of the schema, and for a schema that does not fit.
+"""What Penstock raises: one class for each SQLSTATE of the schema, and for what goes wrong on the way there.
 
     PenstockError
     ├── NotFound
@@ -6,8 +6,15 @@
     │   └── TopicNotFound      PN002
     ├── QueueDiffers           PN003
     ├── InvalidArgument        PN004
-    │   └── PayloadTooLarge    PN005
+    │   ├── PayloadInvalid
+    │   ├── PayloadTooLarge    PN005
+    │   └── UnsupportedConnection
     ├── WrongIsolation         PN006
+    ├── LeaseLost
+    ├── NotReplicated
+    ├── DatabaseUnavailable
+    │   └── ConnectionLost
+    │       └── DeliveryUnknown
     └── SchemaError
         ├── SchemaMissing
         ├── SchemaOutdated
@@ -22,14 +29,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import psycopg
 
 __all__ = [
+    "ConnectionLost",
+    "DatabaseUnavailable",
+    "DeliveryUnknown",
     "InvalidArgument",
+    "LeaseLost",
     "NotFound",
+    "NotReplicated",
+    "PayloadInvalid",
     "PayloadTooLarge",
     "PenstockError",
     "QueueDiffers",
@@ -39,6 +48,7 @@ __all__ = [
     "SchemaOutdated",
     "SchemaTooNew",
     "TopicNotFound",
+    "UnsupportedConnection",
     "WrongIsolation",
     "by_sqlstate",
     "from_database",
@@ -50,6 +60,8 @@ class PenstockError(Exception):
 
     sqlstate: str | None = None
     hint: str | None = None
+    # Of a publish_many() or send_many() that stopped halfway: the ids of the messages that are published.
+    published: tuple[int, ...] = ()
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
         super().__init__(message or inspect.cleandoc(type(self).__doc__ or type(self).__name__))
@@ -86,6 +98,10 @@ class InvalidArgument(PenstockError):
     sqlstate = "PN004"
 
 
+class PayloadInvalid(InvalidArgument):
+    """The payload is not what JSON or its model can hold."""
+
+
 class PayloadTooLarge(InvalidArgument):
     """The payload is larger than the queue takes."""
 
@@ -96,6 +112,30 @@ class WrongIsolation(PenstockError):
     """Messages can be claimed in READ COMMITTED only, not in REPEATABLE READ or SERIALIZABLE."""
 
     sqlstate = "PN006"
+
+
+class UnsupportedConnection(InvalidArgument, TypeError):
+    """Penstock cannot run in the transaction of such an object."""
+
+
+class LeaseLost(PenstockError):
+    """The message is not, or not any more, leased to this consumer: somebody else may have it by now."""
+
+
+class NotReplicated(PenstockError):
+    """The call has taken effect, but the synchronous standby has not confirmed it: a failover may undo it."""
+
+
+class DatabaseUnavailable(PenstockError):
+    """There is no connection to the database."""
+
+
+class ConnectionLost(DatabaseUnavailable):
+    """The connection was lost during the call: whether it has taken effect is not known."""
+
+
+class DeliveryUnknown(ConnectionLost):
+    """The connection was lost during the call: whether the message is published is not known."""
 
 
 class SchemaError(PenstockError):
@@ -131,9 +171,19 @@ def _state(cls: type[PenstockError]) -> str:
     return cls.sqlstate or ""
 
 
-def from_database(exc: psycopg.Error) -> PenstockError | None:
-    """The exception for an error that a function of the schema raised; None for any other error."""
-    cls = by_sqlstate().get(exc.diag.sqlstate or exc.sqlstate or "")
-    if cls is None:
-        return None
-    return cls(exc.diag.message_primary, hint=exc.diag.message_hint)
+def from_database(exc: BaseException) -> PenstockError | None:
+    """The exception for an error that a function of the schema raised, of any driver; None for others.
+
+    SQLAlchemy and Django wrap the error of the driver: the first in the chain that has our SQLSTATE counts.
+    """
+    classes, seen = by_sqlstate(), set[int]()
+    link: BaseException | None = exc
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        cls = classes.get(getattr(link, "sqlstate", None) or getattr(link, "pgcode", None) or "")
+        diag = getattr(link, "diag", link)
+        message = getattr(diag, "message_primary", None) or getattr(link, "message", None)
+        if cls is not None and message:
+            return cls(message, hint=getattr(diag, "message_hint", None) or getattr(link, "hint", None))
+        link = getattr(link, "orig", None) or link.__cause__
+    return None

@@ -10,6 +10,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, tuple_row
 
-from . import __version__
 from .errors import SchemaMissing, SchemaOutdated, SchemaTooNew, from_database
+from .version import __version__
 
 __all__ = [
     "File",
@@ -26,6 +27,7 @@ __all__ = [
     "SchemaVersion",
     "Source",
     "check",
+    "check_version",
     "install",
     "installed_version",
     "load",
@@ -114,6 +116,12 @@ class Source:
         return self.is_installed_as(found)
 
 
+@lru_cache(maxsize=1)
+def _loaded() -> Source:
+    """The package's own SQL, read once: each client compares it with what is installed."""
+    return load()
+
+
 def load(root: Path = SQL, package_version: str = __version__) -> Source:
     """The SQL below a directory, the package's own unless told otherwise."""
     tables, functions = (
@@ -177,9 +185,12 @@ def installed_version(connection: psycopg.Connection[Any]) -> SchemaVersion | No
 
 def check(connection: psycopg.Connection[Any], source: Source | None = None) -> SchemaVersion:
     """The version of the schema, if it is this package's; else `SchemaMissing`, `-Outdated` or `-TooNew`."""
-    source = source or load()
-    found = installed_version(connection)
-    database = connection.info.dbname
+    return check_version(installed_version(connection), connection.info.dbname, source)
+
+
+def check_version(found: SchemaVersion | None, database: str, source: Source | None = None) -> SchemaVersion:
+    """As `check()`, of a version that was read before."""
+    source = source or _loaded()
     if found is None:
         raise SchemaMissing(f'database "{database}" has no schema penstock', hint=MIGRATE)
     if source.is_installed_as(found):

@@ -1,0 +1,85 @@
+"""Any number of messages: statements of a thousand each, one sent while the server is at work on the last."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from penstock.errors import PenstockError
+from penstock.statements import Call
+
+__all__ = ["AsyncBulk"]
+
+# Statements that are under way at once.
+WINDOW = 4
+
+E = TypeVar("E", bound=Exception)
+Pending = tuple[Call[list[int]], psycopg.AsyncCursor[tuple[Any, ...]]]
+
+
+class AsyncBulk:
+    """Runs many calls on one connection, in one transaction or several."""
+
+    def __init__(
+        self,
+        connection: psycopg.AsyncConnection[Any],
+        progress: Callable[[int], None] | None,
+        *,
+        pipelined: bool,
+    ) -> None:
+        self.committed: list[int] = []
+        self._connection = connection
+        self._progress = progress
+        self._pipelined = pipelined
+        self._ids: list[int] = []
+
+    async def run(
+        self, first: list[Call[list[int]]], rest: AsyncIterator[Call[list[int]]], commit_every: int | None
+    ) -> None:
+        """Run the calls, and commit every so many, or at the end."""
+        more = True
+        while more:
+            async with self._connection.transaction():
+                more = await self._run_some(first, rest, commit_every)
+            self.committed += self._ids
+            self._ids = []
+
+    def interrupted(self, exc: E) -> E:
+        """The exception with a word on what is published nevertheless."""
+        if self.committed:
+            exc.add_note(f"{len(self.committed)} messages had been published before this happened.")
+            if isinstance(exc, PenstockError):
+                exc.published = tuple(self.committed)
+        return exc
+
+    async def _run_some(
+        self, first: list[Call[list[int]]], rest: AsyncIterator[Call[list[int]]], limit: int | None
+    ) -> bool:
+        """Run so many calls; whether there may be more."""
+        pending: deque[Pending] = deque()
+        done = 0
+        async with self._connection.pipeline() if self._pipelined else nullcontext():
+            while done != limit:
+                call = first.pop(0) if first else await anext(rest, None)
+                if call is None:
+                    break
+                cursor = psycopg.AsyncCursor(self._connection, row_factory=tuple_row)
+                await cursor.execute(call.text, call.parameters)
+                pending.append((call, cursor))
+                done += 1
+                if len(pending) >= WINDOW:
+                    await self._collect(pending)
+            while pending:
+                await self._collect(pending)
+        return done == limit
+
+    async def _collect(self, pending: deque[Pending]) -> None:
+        call, cursor = pending.popleft()
+        self._ids += call.parse(await cursor.fetchall())
+        if self._progress is not None:
+            self._progress(len(self.committed) + len(self._ids))

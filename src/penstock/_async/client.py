@@ -1,0 +1,362 @@
+"""The client: connections of its own, consumers, and the way into somebody's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+import psycopg
+
+from penstock import calls, schema
+from penstock.concurrency import async_sleep, in_thread
+from penstock.conninfo import complete, unavailable
+from penstock.errors import (
+    ConnectionLost,
+    DatabaseUnavailable,
+    DeliveryUnknown,
+    InvalidArgument,
+    NotReplicated,
+    from_database,
+)
+from penstock.integrations import adapt_async
+from penstock.payloads import Codec, codec_of
+from penstock.settings import redact, resolve_dsn
+from penstock.statements import Call, Repeat
+from penstock.values import Duration, interval
+
+from .api import AsyncApi, Progress
+from .bulk import AsyncBulk
+from .connections import AsyncConnections, AsyncOwn
+from .consumer import AsyncConsumer, ConsumeOptions
+from .host import AsyncHost
+from .transaction import AsyncTransaction
+
+__all__ = ["AsyncClient"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("penstock")
+
+# Statements in one transaction of publish_many(), unless all are to be in one.
+COMMIT_EVERY = 20
+# Between attempts.
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+# An attempt that was made to write where nobody may: this server is a standby now.
+READ_ONLY = "25006"
+# libpq has no code for a server that is not there; with these codes it is there, but not ready.
+TEMPORARY = ("08", "53", "57")
+
+PROBE = (
+    "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
+    "pg_catalog.current_database()"
+)
+
+
+class AsyncClient(AsyncApi):
+    """All calls on connections of its own, each in a transaction of its own.
+
+    dsn: the database; else PENSTOCK_DATABASE_URL, DATABASE_URL, libpq's own variables, or the embedded
+    server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer. retry_for: how long a
+    call is tried again while there is no connection. codec: for all payloads. maintain: whether to do what
+    is due now and then while consuming. install: whether to install or upgrade the schema (done on the
+    embedded server only, unless given).
+
+    Nothing is connected before the first call; `connect_async()` connects at once.
+    """
+
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        listen_dsn: str | None = None,
+        max_connections: int = 10,
+        connection_timeout: Duration = 30,
+        retry_for: Duration = 10,
+        codec: Any = None,
+        maintain: bool = True,
+        install: bool | None = None,
+    ) -> None:
+        super().__init__(None if codec is None else codec_of(codec))
+        if not isinstance(max_connections, int) or max_connections < 1:
+            raise InvalidArgument(f"max_connections must be at least 1, not {max_connections!r}")
+        self._dsn = resolve_dsn(dsn, os.environ)
+        if self._dsn is not None:
+            complete(self._dsn)
+        self._listen_dsn = None if listen_dsn is None else resolve_dsn(listen_dsn, os.environ)
+        self._limit = max_connections
+        self._timeout = interval("connection_timeout", connection_timeout)
+        self._retry_for = interval("retry_for", retry_for)
+        self._install = install
+        self._lock = asyncio.Lock()
+        self._embedded: Any = None
+        self._connections: AsyncConnections | None = None
+        self._closed = False
+        self._maintain = maintain
+        self._host: AsyncHost | None = None
+
+    def __repr__(self) -> str:
+        where = "the embedded server" if self._dsn is None else redact(self._dsn) or "libpq's own variables"
+        return f"<{type(self).__name__} of {where}>"
+
+    # Open and close
+
+    async def open(self) -> None:
+        """Connect, and see whether the schema fits; done by the first call, if not before."""
+        await self._opened()
+
+    async def close(self) -> None:
+        """Stop consumers, release what they have not handed out, and close all connections."""
+        if self._host is not None:
+            await self._host.close()
+        self._closed = True
+        if self._connections is not None:
+            await self._connections.close()
+        embedded, self._embedded = self._embedded, None
+        if embedded is not None:
+            await in_thread(embedded.__exit__, None, None, None)
+
+    async def __aenter__(self) -> AsyncClient:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _opened(self) -> AsyncConnections:
+        if self._closed:
+            raise DatabaseUnavailable("this client is closed")
+        if self._connections is not None:
+            return self._connections
+        async with self._lock:
+            if self._connections is None:
+                self._connections = await self._connect()
+        return self._connections
+
+    async def _connect(self) -> AsyncConnections:
+        dsn, install = self._dsn, self._install
+        if dsn is None:
+            dsn, install = await in_thread(self._start_embedded), True
+        connections = AsyncConnections(dsn, limit=self._limit, timeout=self._timeout)
+        try:
+            if install:
+                await in_thread(install_schema, dsn)
+            async with connections.lend() as own:
+                ((pid, isolation, database),) = await own.fetch(PROBE, ())
+                connections.is_pooled = pid != own.connection.info.backend_pid
+                connections.is_read_committed = isolation == "read committed"
+                schema.check_version(await self._installed(own), database)
+            # The first one was made before this was known.
+            await connections.forget_idle()
+        except BaseException:
+            await connections.close()
+            raise
+        return connections
+
+    def _start_embedded(self) -> str:
+        from penstock.embedded import shared  # noqa: PLC0415 - only who needs the server loads it
+
+        announce_embedded()
+        embedded = shared()
+        server = embedded.__enter__()
+        self._embedded = embedded
+        return server.dsn()
+
+    async def _installed(self, own: AsyncOwn) -> schema.SchemaVersion | None:
+        call = calls.schema_version()
+        try:
+            return call.parse(await own.fetch(call.text, call.parameters))
+        except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
+            return None
+
+    # Somebody's transaction, or one of our own
+
+    def using(self, connection: Any) -> AsyncTransaction[Any]:
+        """The same calls on somebody's own connection, as a part of the transaction that is open there.
+
+        A psycopg AsyncConnection, an asyncpg connection, a SQLAlchemy AsyncSession or AsyncConnection.
+        """
+        return AsyncTransaction(connection, adapt_async(connection), self._codec)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
+        """A transaction: calls in it, and statements of its `connection`, take effect together or not."""
+        connections = await self._opened()
+        async with connections.lend() as own:
+            try:
+                async with own.connection.transaction():
+                    yield AsyncTransaction(own.connection, own, self._codec)
+            except psycopg.Error as exc:
+                if own.is_lost or own.unreplicated:
+                    raise self._failure(own, exc, ConnectionLost) from exc
+                raise
+            self._check_replicated(own)
+
+    # Calls
+
+    def in_transaction(self) -> bool:
+        return False
+
+    async def _run(self, call: Call[T]) -> T:
+        """Call, and call again while there is no connection, where twice does no more than once."""
+        give_up, pause = time.monotonic() + self._retry_for, FIRST_PAUSE_SECONDS
+        lost: ConnectionLost | None = None
+        await self._opened()
+        while True:
+            try:
+                result = await self._attempt(call)
+            except ConnectionLost as exc:
+                if call.repeat is Repeat.NEVER:
+                    raise
+                lost = failure = exc
+            except DatabaseUnavailable as exc:
+                if exc.sqlstate is not None and not exc.sqlstate.startswith(TEMPORARY):
+                    raise
+                failure = exc  # type: ignore[assignment]
+            else:
+                if lost is not None and call.repeat is Repeat.DOUBTFUL and not result:
+                    raise lost
+                return result
+            if time.monotonic() + pause > give_up:
+                raise failure
+            await async_sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    async def _attempt(self, call: Call[T]) -> T:
+        connections = await self._opened()
+        async with connections.lend() as own:
+            try:
+                found = await own.fetch(call.text, call.parameters)
+            except psycopg.Error as exc:
+                unknown = DeliveryUnknown if call.function.startswith(("publish", "send")) else ConnectionLost
+                raise self._failure(own, exc, unknown) from exc
+            self._check_replicated(own)
+        return call.parse(found)
+
+    def _failure(self, own: AsyncOwn, exc: psycopg.Error, unknown: type[ConnectionLost]) -> Exception:
+        """What to raise for an error of the driver."""
+        if own.unreplicated:
+            return NotReplicated()
+        if own.is_lost:
+            return unknown(f"{(unknown.__doc__ or '').rstrip('.')}: {exc}")
+        if exc.sqlstate == READ_ONLY:
+            own.is_unfit = True
+            return DatabaseUnavailable(f"the server takes no changes now: {exc}")
+        return from_database(exc) or exc
+
+    def _check_replicated(self, own: AsyncOwn) -> None:
+        if own.unreplicated:
+            raise NotReplicated
+
+    async def _run_many(
+        self, many: AsyncIterator[Call[list[int]]], progress: Progress | None, atomic: bool
+    ) -> list[int]:
+        first, second = await anext(many, None), await anext(many, None)
+        if first is None:
+            return []
+        if second is None:
+            ids = await self._run(first)
+            if progress is not None:
+                progress(len(ids))
+            return ids
+        connections = await self._opened()
+        async with connections.lend() as own:
+            bulk = AsyncBulk(own.connection, progress, pipelined=not connections.is_pooled)
+            try:
+                await bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
+            except psycopg.Error as exc:
+                raise bulk.interrupted(self._failure(own, exc, DeliveryUnknown)) from exc
+            except Exception as exc:
+                raise bulk.interrupted(exc) from None
+            self._check_replicated(own)
+        return bulk.committed
+
+    # Consume
+
+    @overload
+    def consume(
+        self,
+        queue_name: str,
+        *,
+        batch_size: int = 10,
+        wait: Duration | None = None,
+        visibility_timeout: Duration | None = None,
+        auto_extend: bool = False,
+        reraise: bool = False,
+        model: type[T] | Codec[T],
+    ) -> AsyncConsumer[T]: ...
+
+    @overload
+    def consume(
+        self,
+        queue_name: str,
+        *,
+        batch_size: int = 10,
+        wait: Duration | None = None,
+        visibility_timeout: Duration | None = None,
+        auto_extend: bool = False,
+        reraise: bool = False,
+        model: None = None,
+    ) -> AsyncConsumer[Any]: ...
+
+    def consume(
+        self,
+        queue_name: str,
+        *,
+        batch_size: int = 10,
+        wait: Duration | None = None,
+        visibility_timeout: Duration | None = None,
+        auto_extend: bool = False,
+        reraise: bool = False,
+        model: Any = None,
+    ) -> AsyncConsumer[Any]:
+        """Iterate over the messages of a queue, claimed up to batch_size at a time.
+
+        wait: end after so many seconds without a message; 0: take what is there; None: wait for ever.
+        visibility_timeout: how long each is leased, instead of what the queue says. auto_extend: keep the
+        lease until a message is handed out and while its block runs; if that fails, the block is cancelled.
+        reraise: let the error of a block out after the nack; else it is logged, and the next one comes.
+        model: what payloads are to be.
+        """
+        codec = self._codec_for(model)
+        options = ConsumeOptions(batch_size, wait, visibility_timeout, auto_extend, reraise, codec)
+        if self._host is None:
+            self._host = AsyncHost(self, self._attempt, self._connect_listener, maintain=self._maintain)
+        return AsyncConsumer(self._host, queue_name, options)
+
+    async def _connect_listener(self) -> psycopg.AsyncConnection[Any] | None:
+        """A connection that can listen; None where there is none to be had."""
+        connections = await self._opened()
+        if self._listen_dsn is None and connections.is_pooled:
+            return None
+        dsn = connections.dsn if self._listen_dsn is None else self._listen_dsn
+        try:
+            return await psycopg.AsyncConnection.connect(complete(dsn), autocommit=True)
+        except psycopg.Error as exc:
+            raise unavailable(exc, dsn) from None
+
+
+@cache
+def announce_embedded() -> None:
+    """Say where the messages go, once in a process."""
+    print("No database given: using the embedded server.", file=sys.stderr, flush=True)
+
+
+def install_schema(dsn: str) -> None:
+    """Install or upgrade the schema."""
+    try:
+        with psycopg.connect(complete(dsn)) as connection:
+            schema.install(connection)
+    except psycopg.OperationalError as exc:
+        raise unavailable(exc, dsn) from None

@@ -1,0 +1,159 @@
+"""The connections of a client: opened when needed, kept when idle, the one used last is used next.
+
+There is no thread behind it, so that a failure to connect is told to who asked, at once and in full, and a
+process may fork.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg.pq import ConnStatus
+
+from penstock.concurrency import AsyncSlots
+from penstock.conninfo import complete, unavailable
+from penstock.errors import DatabaseUnavailable
+from penstock.integrations.psycopg import AsyncPsycopg
+
+__all__ = ["AsyncConnections", "AsyncOwn"]
+
+# After so long without use a connection is asked whether it is still there.
+PROBE_AFTER_SECONDS = 30.0
+# Executions of a statement before it is prepared.
+PREPARE_THRESHOLD = 2
+
+
+class AsyncOwn(AsyncPsycopg):
+    """A connection of the client, in autocommit mode."""
+
+    __slots__ = ("is_unfit", "unreplicated", "used_at")
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        super().__init__(connection)
+        self.used_at = time.monotonic()
+        self.unreplicated = False
+        self.is_unfit = False
+        connection.add_notice_handler(self._notice)
+
+    def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
+        # The warning has no code of its own, and its text is in the language of the server.
+        if diagnostic.source_function == "SyncRepWaitForLSN":
+            self.unreplicated = True
+
+    @property
+    def is_lost(self) -> bool:
+        return self.connection.closed or self.connection.pgconn.status != ConnStatus.OK
+
+    @property
+    def is_reusable(self) -> bool:
+        return not self.is_lost and not self.in_transaction() and not (self.unreplicated or self.is_unfit)
+
+    async def is_there(self) -> bool:
+        """Whether an idle connection can be used: the server has not closed it meanwhile."""
+        if self.is_lost:
+            return False
+        try:
+            if _is_readable(self.connection.fileno()):
+                self.connection.pgconn.consume_input()
+            if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
+                await self.connection.execute("select 1")
+        except psycopg.Error:
+            return False
+        return not self.is_lost
+
+
+class AsyncConnections:
+    """At most so many connections to one database."""
+
+    def __init__(self, dsn: str, *, limit: int, timeout: float) -> None:
+        self.dsn = dsn
+        # Behind PgBouncer and its like, nothing may stay behind on a connection.
+        self.is_pooled = False
+        self.is_read_committed = True
+        self._conninfo = complete(dsn)
+        self._limit = limit
+        self._timeout = timeout
+        self._closed = False
+        self._start()
+
+    def _start(self) -> None:
+        self._idle: list[AsyncOwn] = []
+        self._slots = AsyncSlots(self._limit)
+        self._pid = os.getpid()
+
+    @asynccontextmanager
+    async def lend(self) -> AsyncIterator[AsyncOwn]:
+        """A connection for as long as the block runs."""
+        if self._closed:
+            raise DatabaseUnavailable("this client is closed")
+        if self._pid != os.getpid():
+            # Connections belong to the process that made them; psycopg leaves them alone here.
+            self._start()
+        slots = self._slots
+        if not await slots.acquire(self._timeout):
+            raise DatabaseUnavailable(
+                f"all {self._limit} connections of this client were in use for {self._timeout:g} seconds",
+                hint="raise max_connections of the client, or end transactions sooner",
+            )
+        try:
+            own = await self._idle_one() or await self._open()
+            try:
+                yield own
+            finally:
+                await self._take_back(own)
+        finally:
+            slots.release()
+
+    async def close(self) -> None:
+        """Close what is idle; what is lent is closed when it comes back."""
+        self._closed = True
+        await self.forget_idle()
+
+    async def forget_idle(self) -> None:
+        """Close what is idle."""
+        while self._idle and self._pid == os.getpid():
+            await self._idle.pop().connection.close()
+
+    async def _idle_one(self) -> AsyncOwn | None:
+        while self._idle:
+            try:
+                own = self._idle.pop()
+            except IndexError:
+                break  # another thread was quicker
+            if await own.is_there():
+                return own
+            await own.connection.close()
+        return None
+
+    async def _open(self) -> AsyncOwn:
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                self._conninfo,
+                autocommit=True,
+                prepare_threshold=None if self.is_pooled else PREPARE_THRESHOLD,
+            )
+        except psycopg.Error as exc:
+            raise unavailable(exc, self.dsn) from None
+        own = AsyncOwn(connection)
+        if not self.is_read_committed and not self.is_pooled:
+            await connection.execute("set default_transaction_isolation = 'read committed'")
+        return own
+
+    async def _take_back(self, own: AsyncOwn) -> None:
+        if self._closed or not own.is_reusable:
+            await own.connection.close()
+        else:
+            own.used_at = time.monotonic()
+            self._idle.append(own)
+
+
+def _is_readable(fileno: int) -> bool:
+    poll = select.poll()
+    poll.register(fileno, select.POLLIN)
+    return bool(poll.poll(0))

@@ -1,0 +1,98 @@
+"""What the consumers of a client share: one listening connection, one keeper of leases, one maintainer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import psycopg
+
+from penstock import calls
+from penstock.concurrency import AsyncFlag
+from penstock.errors import DatabaseUnavailable
+from penstock.statements import Call
+
+from .api import AsyncApi
+from .keeper import AsyncKeeper, AsyncMaintainer
+from .listener import AsyncListener
+
+if TYPE_CHECKING:
+    from .consumer import AsyncConsumer
+
+__all__ = ["AsyncHost"]
+
+T = TypeVar("T")
+
+
+class AsyncAttempt(Protocol):
+    """Runs a call once."""
+
+    async def __call__(self, call: Call[T], /) -> T: ...
+
+
+class AsyncHost:
+    """Serves consumers, from the first one on."""
+
+    def __init__(
+        self,
+        api: AsyncApi,
+        attempt: AsyncAttempt,
+        connect: Callable[[], Coroutine[Any, Any, psycopg.AsyncConnection[Any] | None]],
+        *,
+        maintain: bool,
+    ) -> None:
+        self.api = api
+        # Without a retry: a consumer has its own patience.
+        self.attempt = attempt
+        self._lock = threading.Lock()
+        self._consumers: set[AsyncConsumer[Any]] = set()
+        self._channels: dict[str, str] = {}
+        self._listener = AsyncListener(connect)
+        self._keeper = AsyncKeeper()
+        self._maintainer = AsyncMaintainer(lambda: attempt(calls.maintain())) if maintain else None
+
+    def enter(self, consumer: AsyncConsumer[Any]) -> None:
+        """A consumer begins."""
+        with self._lock:
+            self._consumers.add(consumer)
+            if self._maintainer is not None:
+                self._maintainer.start()
+
+    def leave(self, consumer: AsyncConsumer[Any], channel: str | None, flag: AsyncFlag) -> None:
+        """A consumer ends."""
+        with self._lock:
+            self._consumers.discard(consumer)
+        self._keeper.forget(consumer)
+        if channel is not None:
+            self._listener.unsubscribe(channel, flag)
+
+    def keep(self, consumer: AsyncConsumer[Any]) -> None:
+        """A consumer has leases to be kept."""
+        with self._lock:
+            self._keeper.keep(consumer)
+
+    async def listen(self, queue_name: str, flag: AsyncFlag) -> str | None:
+        """Set the flag when there is something in the queue; the channel, if that is known already."""
+        if queue_name not in self._channels:
+            try:
+                self._channels[queue_name] = await self.attempt(calls.channel(queue_name))
+            except DatabaseUnavailable:
+                return None
+        channel = self._channels[queue_name]
+        self._listener.subscribe(channel, flag)
+        return channel
+
+    def hears(self, channel: str) -> bool:
+        """Whether notifications of a channel arrive at present."""
+        return self._listener.is_listening(channel)
+
+    async def close(self) -> None:
+        with self._lock:
+            consumers = tuple(self._consumers)
+        for consumer in consumers:
+            await consumer.close()
+        if self._maintainer is not None:
+            await self._maintainer.close()
+        await self._keeper.close()
+        await self._listener.close()

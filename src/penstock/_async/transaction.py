@@ -1,0 +1,52 @@
+"""The calls in somebody's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import from_database
+from penstock.integrations import AsyncExecutor
+from penstock.payloads import Codec
+from penstock.statements import Call
+
+from .api import AsyncApi, Progress
+
+__all__ = ["AsyncTransaction"]
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class AsyncTransaction(AsyncApi, Generic[C]):
+    """All calls, on a connection that somebody else commits or rolls back."""
+
+    def __init__(self, connection: C, executor: AsyncExecutor, codec: Codec[Any] | None) -> None:
+        super().__init__(codec)
+        self.connection = connection
+        self._executor = executor
+
+    def in_transaction(self) -> bool:
+        return self._executor.in_transaction()
+
+    async def _run(self, call: Call[T]) -> T:
+        try:
+            return call.parse(await self._executor.fetch(call.text, call.parameters))
+        except Exception as exc:
+            if (error := from_database(exc)) is not None:
+                raise error from exc
+            raise
+
+    async def _run_many(
+        self,
+        many: AsyncIterator[Call[list[int]]],
+        progress: Progress | None,
+        atomic: bool,  # noqa: ARG002 - it is in a transaction anyway
+    ) -> list[int]:
+        ids: list[int] = []
+        async for call in many:
+            more = await self._run(call)
+            ids += more
+            if progress is not None:
+                progress(len(ids))
+        return ids

@@ -1,0 +1,228 @@
+# Written by tools/unasync.py from src/penstock/_async/consumer.py: change that, then run `make generate`.
+
+"""Messages of a queue, one after the other: claimed in batches, waited for, kept, given back at the end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import psycopg
+
+from penstock import calls
+from penstock.concurrency import Flag
+from penstock.errors import DatabaseUnavailable, LeaseLost
+from penstock.payloads import Codec
+from penstock.values import Duration, interval
+
+from .message import Message
+
+if TYPE_CHECKING:
+    from .host import Host
+
+__all__ = ["Consumer"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("penstock")
+
+# Polling: fast first, then slower; rarely while notifications are heard.
+FIRST_POLL_SECONDS = 0.05
+LONGEST_POLL_SECONDS = 1.0
+LONGEST_POLL_LISTENING_SECONDS = 5.0
+# A lease is extended when a third of it is over.
+KEEP_BELOW = 2 / 3
+# After a failure to extend.
+RETRY_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """How to consume."""
+
+    batch_size: int
+    wait: Duration | None
+    visibility_timeout: Duration | None
+    auto_extend: bool
+    reraise: bool
+    codec: Codec[Any] | None
+
+
+class Consumer(Generic[T]):
+    """Iterates over the messages of a queue.
+
+    Messages that were claimed ahead and not handed out are released at the end of the iteration.
+    """
+
+    def __init__(self, host: Host, queue_name: str, options: ConsumeOptions) -> None:
+        self.queue_name = queue_name
+        # All that this consumer holds is held by this token.
+        self.token = uuid.uuid4().hex
+        self._host = host
+        self._options = options
+        self._wait = None if options.wait is None else interval("wait", options.wait)
+        self._unread: deque[Message[T]] = deque()
+        self._kept: dict[int, Message[T]] = {}
+        self._flag = Flag()
+        self._channel: str | None = None
+        self._stopped = False
+        self._keep_not_before = 0.0
+
+    def stop(self) -> None:
+        """End the iteration after the message that is in hand; from a signal handler, or another thread."""
+        self._stopped = True
+        self._flag.set()
+
+    def close(self) -> None:
+        """Stop, and release what was claimed and not handed out."""
+        self.stop()
+        self._leave()
+
+    def __enter__(self) -> Consumer[T]:
+        return self
+
+    def __exit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message[T]]:
+        self._host.enter(self)
+        try:
+            while (message := self._next()) is not None:
+                yield message
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._host.leave(self, self._channel, self._flag)
+        self._channel = None
+        while self._unread:
+            message = self._unread.popleft()
+            self._kept.pop(message.id, None)
+            if not message.is_lost:
+                try:
+                    self._host.api.release(message)
+                except (LeaseLost, DatabaseUnavailable, psycopg.Error) as exc:
+                    logger.debug("%r was not released: %s", message, exc)
+
+    def _next(self) -> Message[T] | None:
+        """The next message; None after waiting for so long, or when stopped."""
+        deadline = math.inf if self._wait is None else time.monotonic() + self._wait
+        pause, told = FIRST_POLL_SECONDS, False
+        while not self._stopped:
+            if (message := self._next_unread()) is not None:
+                return message
+            self._flag.clear()
+            try:
+                self._claim()
+            except DatabaseUnavailable as exc:
+                if time.monotonic() >= deadline:
+                    raise
+                if not told:
+                    logger.warning("waiting for the database, to consume from %r: %s", self.queue_name, exc)
+                told = True
+            if self._unread:
+                continue
+            if (remaining := deadline - time.monotonic()) <= 0:
+                return None
+            self._listen()
+            # Not all at once, where many consumers found nothing.
+            self._flag.wait(min(pause * random.uniform(0.8, 1.2), remaining))
+            longest = LONGEST_POLL_LISTENING_SECONDS if self._hears() else LONGEST_POLL_SECONDS
+            pause = FIRST_POLL_SECONDS if self._flag.is_set() else min(2 * pause, longest)
+        return None
+
+    def _hears(self) -> bool:
+        return self._channel is not None and self._host.hears(self._channel)
+
+    def _listen(self) -> None:
+        """Be woken from now on, where the client can listen."""
+        if self._channel is None and not self._stopped:
+            self._channel = self._host.listen(self.queue_name, self._flag)
+
+    def _next_unread(self) -> Message[T] | None:
+        while self._unread:
+            message = self._unread.popleft()
+            self._kept.pop(message.id, None)
+            if not message.is_lost:
+                return message
+            logger.warning("%r: its lease was over before its turn came", message)
+        return None
+
+    def _claim(self) -> None:
+        options, started = self._options, time.monotonic()
+        claimed = self._host.attempt(
+            calls.consume_messages_batch(
+                self.queue_name, self.token, options.visibility_timeout, options.batch_size
+            )
+        )
+        for one in claimed:
+            message: Message[T] = self._host.api.message_of(one, options.codec, started)
+            message.lease.reraise = options.reraise
+            if options.auto_extend:
+                message.lease.in_block = self._in_block
+                self._kept[message.id] = message
+            self._unread.append(message)
+        if claimed and options.auto_extend:
+            self._host.keep(self)
+
+    # Leases are kept from the claim until the message is handed out, and while its block runs.
+
+    def _in_block(self, message: Message[T], begins: bool) -> None:
+        if begins:
+            self._kept[message.id] = message
+            self._host.keep(self)
+        else:
+            self._kept.pop(message.id, None)
+
+    def keep_in(self) -> float:
+        """In how many seconds a lease has to be extended."""
+        now = time.monotonic()
+        leases = [message.lease for message in tuple(self._kept.values())]
+        due = min((lease.deadline - KEEP_BELOW * lease.seconds for lease in leases), default=math.inf)
+        return max(due, self._keep_not_before) - now
+
+    def extend_leases(self) -> None:
+        """Extend what is due, and give up what could not be."""
+        started = time.monotonic()
+        due = [
+            message
+            for message in tuple(self._kept.values())
+            if message.lease.deadline - started <= KEEP_BELOW * message.lease.seconds
+        ]
+        if not due:
+            return
+        missing = max(message.lease.seconds - (message.lease.deadline - started) for message in due)
+        ids = [message.id for message in due]
+        try:
+            found = self._host.attempt(
+                calls.batch_extend_message_vt(self.queue_name, ids, self.token, max(1, math.ceil(missing)))
+            )
+        except (DatabaseUnavailable, psycopg.Error) as exc:
+            # Tried again soon; a block whose lease ends meanwhile is cancelled by its own watch.
+            logger.debug("leases of %r were not extended: %s", self.queue_name, exc)
+            self._keep_not_before = time.monotonic() + RETRY_SECONDS
+            return
+        held = {one.message_id: one for one in found}
+        for message in due:
+            if (extended := held.get(message.id)) is not None:
+                message.lease.until = extended.leased_until
+                message.lease.deadline = started + extended.lease_seconds
+            else:
+                self._lose(message)
+
+    def _lose(self, message: Message[T]) -> None:
+        # What was settled meanwhile is not held any more, but not lost either.
+        lease = message.lease
+        if self._kept.pop(message.id, None) is not None and not (lease.is_settled or lease.is_settling):
+            logger.warning("%r: its lease could not be kept", message)
+            lease.lose()

@@ -1,0 +1,100 @@
+# Written by tools/unasync.py from src/penstock/_async/host.py: change that, then run `make generate`.
+
+"""What the consumers of a client share: one listening connection, one keeper of leases, one maintainer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import psycopg
+
+from penstock import calls
+from penstock.concurrency import Flag
+from penstock.errors import DatabaseUnavailable
+from penstock.statements import Call
+
+from .api import Api
+from .keeper import Keeper, Maintainer
+from .listener import Listener
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+
+__all__ = ["Host"]
+
+T = TypeVar("T")
+
+
+class Attempt(Protocol):
+    """Runs a call once."""
+
+    def __call__(self, call: Call[T], /) -> T: ...
+
+
+class Host:
+    """Serves consumers, from the first one on."""
+
+    def __init__(
+        self,
+        api: Api,
+        attempt: Attempt,
+        connect: Callable[[], psycopg.Connection[Any] | None],
+        *,
+        maintain: bool,
+    ) -> None:
+        self.api = api
+        # Without a retry: a consumer has its own patience.
+        self.attempt = attempt
+        self._lock = threading.Lock()
+        self._consumers: set[Consumer[Any]] = set()
+        self._channels: dict[str, str] = {}
+        self._listener = Listener(connect)
+        self._keeper = Keeper()
+        self._maintainer = Maintainer(lambda: attempt(calls.maintain())) if maintain else None
+
+    def enter(self, consumer: Consumer[Any]) -> None:
+        """A consumer begins."""
+        with self._lock:
+            self._consumers.add(consumer)
+            if self._maintainer is not None:
+                self._maintainer.start()
+
+    def leave(self, consumer: Consumer[Any], channel: str | None, flag: Flag) -> None:
+        """A consumer ends."""
+        with self._lock:
+            self._consumers.discard(consumer)
+        self._keeper.forget(consumer)
+        if channel is not None:
+            self._listener.unsubscribe(channel, flag)
+
+    def keep(self, consumer: Consumer[Any]) -> None:
+        """A consumer has leases to be kept."""
+        with self._lock:
+            self._keeper.keep(consumer)
+
+    def listen(self, queue_name: str, flag: Flag) -> str | None:
+        """Set the flag when there is something in the queue; the channel, if that is known already."""
+        if queue_name not in self._channels:
+            try:
+                self._channels[queue_name] = self.attempt(calls.channel(queue_name))
+            except DatabaseUnavailable:
+                return None
+        channel = self._channels[queue_name]
+        self._listener.subscribe(channel, flag)
+        return channel
+
+    def hears(self, channel: str) -> bool:
+        """Whether notifications of a channel arrive at present."""
+        return self._listener.is_listening(channel)
+
+    def close(self) -> None:
+        with self._lock:
+            consumers = tuple(self._consumers)
+        for consumer in consumers:
+            consumer.close()
+        if self._maintainer is not None:
+            self._maintainer.close()
+        self._keeper.close()
+        self._listener.close()

@@ -1,0 +1,95 @@
+# Written by tools/unasync.py from src/penstock/_async/keeper.py: change that, then run `make generate`.
+
+"""What a client does beside its consumers: it keeps their leases, and does what is due now and then."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import psycopg
+
+from penstock.concurrency import Background, Flag
+from penstock.errors import PenstockError
+
+__all__ = ["Keeper", "Maintainer"]
+
+logger = logging.getLogger("penstock")
+
+SHORTEST_PAUSE_SECONDS = 0.02
+LONGEST_PAUSE_SECONDS = 10.0
+MAINTAIN_SECONDS = 1.0
+
+
+class Kept(Protocol):
+    """A consumer whose leases are kept."""
+
+    def keep_in(self) -> float: ...
+
+    def extend_leases(self) -> None: ...
+
+
+class Keeper:
+    """Extends the leases of consumers that ask for it."""
+
+    def __init__(self) -> None:
+        self._consumers: set[Kept] = set()
+        self._flag = Flag()
+        self._background: Background | None = None
+        self._stopped = False
+
+    def keep(self, consumer: Kept) -> None:
+        """Look after the leases of a consumer, or look again: it has new ones."""
+        self._consumers.add(consumer)
+        if self._background is None or not self._background.is_alive():
+            self._background = Background(self._run, "penstock keeper")
+        self._flag.set()
+
+    def forget(self, consumer: Kept) -> None:
+        self._consumers.discard(consumer)
+
+    def close(self) -> None:
+        self._stopped = True
+        self._flag.set()
+        if self._background is not None:
+            self._background.join()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            pause = min((one.keep_in() for one in tuple(self._consumers)), default=LONGEST_PAUSE_SECONDS)
+            self._flag.wait(min(max(pause, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
+            self._flag.clear()
+            for consumer in tuple(self._consumers):
+                if not self._stopped and consumer.keep_in() <= 0:
+                    consumer.extend_leases()
+
+
+class Maintainer:
+    """Calls maintain() about once a second while anybody consumes; many may, one of them does the work."""
+
+    def __init__(self, maintain: Callable[[], Any]) -> None:
+        self._maintain = maintain
+        self._flag = Flag()
+        self._background: Background | None = None
+
+    def start(self) -> None:
+        if self._background is None or not self._background.is_alive():
+            self._flag.clear()
+            self._background = Background(self._run, "penstock maintainer")
+
+    def close(self) -> None:
+        self._flag.set()
+        if self._background is not None:
+            self._background.join()
+
+    def _run(self) -> None:
+        pause = MAINTAIN_SECONDS
+        while not self._flag.wait(pause * random.uniform(0.8, 1.2)):
+            pause = MAINTAIN_SECONDS
+            try:
+                self._maintain()
+            except (psycopg.Error, PenstockError) as exc:
+                logger.debug("maintain() failed: %s", exc)
+                pause = 5 * MAINTAIN_SECONDS

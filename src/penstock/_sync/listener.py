@@ -1,0 +1,156 @@
+# Written by tools/unasync.py from src/penstock/_async/listener.py: change that, then run `make generate`.
+
+"""One connection that listens, however many consumers wait.
+
+It comes back by itself after a cut, a failover or a connection that is dead without a word, and subscribes
+again; whoever waits is woken then, since nobody knows what was missed. Consumers poll meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+from psycopg.pq import ExecStatus
+
+from penstock.concurrency import Background, Flag, Waker
+from penstock.errors import DatabaseUnavailable
+from penstock.values import quote_identifier
+
+__all__ = ["Listener"]
+
+logger = logging.getLogger("penstock")
+
+# After so long without a word from the server it is asked for one, and has so long to answer.
+PROBE_SECONDS = 15.0
+ANSWER_SECONDS = 5.0
+# Between attempts to connect.
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+
+Connection = psycopg.Connection[Any]
+
+
+class Listener:
+    """Wakes consumers when there is something for them."""
+
+    def __init__(self, connect: Callable[[], Connection | None]) -> None:
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._waiting: dict[str, set[Flag]] = {}
+        self._listening: frozenset[str] = frozenset()
+        self._waker = Waker()
+        self._background: Background | None = None
+        self._stopped = False
+        self.probe_seconds = PROBE_SECONDS
+        self.answer_seconds = ANSWER_SECONDS
+
+    def subscribe(self, channel: str, flag: Flag) -> None:
+        """Set the flag at each notification of a channel, and when listening begins."""
+        with self._lock:
+            self._waiting.setdefault(channel, set()).add(flag)
+            if self._background is None or not self._background.is_alive():
+                self._stopped = False
+                self._background = Background(self._run, "penstock listener")
+        self._waker.wake()
+
+    def unsubscribe(self, channel: str, flag: Flag) -> None:
+        with self._lock:
+            flags = self._waiting.get(channel, set())
+            flags.discard(flag)
+            if not flags:
+                self._waiting.pop(channel, None)
+        self._waker.wake()
+
+    def is_listening(self, channel: str) -> bool:
+        """Whether a notification would be heard now; else it is time to poll."""
+        return channel in self._listening
+
+    def close(self) -> None:
+        self._stopped = True
+        self._waker.wake()
+        if self._background is not None:
+            self._background.join()
+        self._waker.close()
+
+    def _run(self) -> None:
+        pause, told = FIRST_PAUSE_SECONDS, False
+        while not self._stopped:
+            connection = None
+            try:
+                connection = self._connect()
+                if connection is None:
+                    return  # behind a pooler: there is only polling
+                if told:
+                    logger.info("listening for messages again")
+                pause, told = FIRST_PAUSE_SECONDS, False
+                self._serve(connection)
+            except (psycopg.Error, DatabaseUnavailable, OSError) as exc:
+                if not told:
+                    logger.warning("not listening for messages, polling meanwhile: %s", exc)
+                told = True
+            finally:
+                self._listening = frozenset()
+                if connection is not None:
+                    connection.close()
+            if not self._stopped:
+                self._waker.wait(None, pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _serve(self, connection: Connection) -> None:
+        pgconn, heard = connection.pgconn, time.monotonic()
+        while not self._stopped:
+            self._adjust(connection)
+            patience = heard + self.probe_seconds - time.monotonic()
+            if self._waker.wait(pgconn.socket, max(0.0, patience)):
+                pgconn.consume_input()
+                heard = time.monotonic()
+            elif time.monotonic() >= heard + self.probe_seconds:
+                self._command(connection, "select 1")
+                heard = time.monotonic()
+            self._dispatch(connection)
+
+    def _adjust(self, connection: Connection) -> None:
+        """Listen to what is waited for, and to nothing else."""
+        with self._lock:
+            wanted = frozenset(self._waiting)
+        for channel in wanted - self._listening:
+            self._command(connection, f"listen {quote_identifier(channel)}")
+        for channel in self._listening - wanted:
+            self._command(connection, f"unlisten {quote_identifier(channel)}")
+        begun, self._listening = wanted - self._listening, wanted
+        for channel in begun:
+            self._wake(channel)
+
+    def _command(self, connection: Connection, text: str) -> None:
+        """Run a statement, and give the connection up if there is no answer in time."""
+        pgconn, deadline = connection.pgconn, time.monotonic() + self.answer_seconds
+        pgconn.send_query(text.encode())
+        pgconn.flush()
+        while True:
+            while pgconn.is_busy():
+                patience = deadline - time.monotonic()
+                if patience <= 0:
+                    raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} seconds")
+                if self._waker.wait(pgconn.socket, patience):
+                    pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                return
+            if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+                raise psycopg.OperationalError(result.get_error_message())
+
+    def _dispatch(self, connection: Connection) -> None:
+        while (notification := connection.pgconn.notifies()) is not None:
+            self._wake(notification.relname.decode())
+
+    def _wake(self, channel: str) -> None:
+        with self._lock:
+            flags = tuple(self._waiting.get(channel, ()))
+        for flag in flags:
+            flag.set()

@@ -1,0 +1,226 @@
+# Written by tools/unasync.py from src/penstock/_async/message.py: change that, then run `make generate`.
+
+"""A message that was delivered, and its lease."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from penstock import rows
+from penstock.calls import Claimed
+from penstock.concurrency import Block
+from penstock.errors import LeaseLost, PenstockError
+from penstock.models import Receipt
+from penstock.payloads import Codec, decode, load_json
+from penstock.values import Duration
+
+if TYPE_CHECKING:
+    from .api import Api
+
+__all__ = ["Lease", "Message"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("penstock")
+
+UNREAD = object()
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """What changes while a message is held."""
+
+    api: Api
+    # The length that was asked for, and the end by this machine's own clock.
+    seconds: float
+    deadline: float
+    until: datetime
+    # Called with True at the begin of a block, and False at its end.
+    in_block: Callable[[Message[Any], bool], None] | None = None
+    reraise: bool = False
+    is_lost: bool = False
+    is_settling: bool = False
+    is_settled: bool = False
+    # Where that was done in a transaction: it may be open still, or rolled back.
+    settled_by: Api | None = None
+    block: Block | None = None
+    payload: Any = UNREAD
+
+    def lose(self) -> None:
+        """Somebody else may have the message now: whoever works on it should stop."""
+        self.is_lost = True
+        if self.block is not None:
+            self.block.cancel()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Message(Generic[T]):
+    """A message, leased to whoever got it.
+
+    `with message:` acks it at the end of the block, or nacks it with the error if the block raises.
+    """
+
+    claimed: Claimed
+    codec: Codec[Any] | None
+    lease: Lease
+
+    @property
+    def id(self) -> int:
+        """The id that publish returned."""
+        return self.claimed.message_id
+
+    @property
+    def queue_name(self) -> str:
+        """The queue that it was delivered from."""
+        return self.claimed.queue_name
+
+    @property
+    def payload(self) -> T:
+        """What was published. Raises PayloadInvalid where it does not fit the model that was asked for."""
+        if self.lease.payload is UNREAD:
+            self.lease.payload = decode(self.claimed.stored, self.codec)
+        value: T = self.lease.payload
+        return value
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The headers that it was published with; empty where it was without."""
+        headers: dict[str, Any] = load_json(self.claimed.headers) if self.claimed.headers else {}
+        return headers
+
+    @property
+    def token(self) -> str:
+        """The token that holds the lease."""
+        return self.claimed.token
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery this is; 1 for the first."""
+        return self.claimed.attempt
+
+    @property
+    def published_at(self) -> datetime:
+        """When it was published, by the clock of the database."""
+        at: datetime = rows.moment(self.claimed.published_at)
+        return at
+
+    @property
+    def leased_until(self) -> datetime:
+        """When the lease ends, by the clock of the database."""
+        return self.lease.until
+
+    @property
+    def priority(self) -> int:
+        """0, most urgent, to 3."""
+        return self.claimed.priority
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose it is."""
+        return self.claimed.tenant
+
+    @property
+    def receipt(self) -> Receipt:
+        """What is needed to settle it from somewhere else."""
+        return Receipt(self.claimed.queue_name, self.claimed.message_id, self.claimed.token)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is known to be lost, or over by the clock of this machine."""
+        return self.lease.is_lost or (not self.lease.is_settled and time.monotonic() > self.lease.deadline)
+
+    def ack(self, *, result: object = None) -> None:
+        """It is done. Raises LeaseLost where the lease is not held any more."""
+        self.lease.api.ack(self, result=result)
+
+    def nack(self, *, delay: Duration | None = None, error: str | None = None) -> None:
+        """It failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
+        self.lease.api.nack(self, delay=delay, error=error)
+
+    def release(self) -> None:
+        """Give it back as if it had not been delivered: at once, and the attempt is not counted."""
+        self.lease.api.release(self)
+
+    def reject(self, error: str | None = None) -> None:
+        """It failed, and need not be tried again: to the dead letters."""
+        self.lease.api.reject(self, error)
+
+    def extend(self, extension: Duration) -> datetime:
+        """Hold it for so many seconds longer; returns until when."""
+        return self.lease.api.extend(self, extension)
+
+    def __enter__(self) -> Message[T]:
+        self.lease.block = Block()
+        if self.lease.in_block is not None:
+            self.lease.in_block(self, True)
+            self.lease.block.watch(lambda: self.lease.deadline, self.lease.lose)
+        return self
+
+    def __exit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        lease = self.lease
+        if lease.in_block is not None:
+            lease.in_block(self, False)
+        block, lease.block = lease.block, None
+        if block is not None and block.end(exc):
+            exc = LeaseLost(f"the lease on {self!r} could not be kept: the block was cancelled")
+        try:
+            self._settle(exc)
+        except PenstockError as failure:
+            if lease.reraise:
+                raise failure from exc
+            logger.warning("%r: %s", self, failure)
+        return (exc is None or isinstance(exc, Exception)) and self._was_handled(exc)
+
+    def _settle(self, exc: BaseException | None) -> None:
+        """Ack, nack or release, unless that has been done in the block."""
+        lease = self.lease
+        if exc is None:
+            if not lease.is_settled:
+                self.ack()
+        elif lease.is_lost or (lease.settled_by is not None and lease.settled_by.in_transaction()):
+            # Lost: not ours to nack. In an open transaction: that one tells, and a nack would wait for it.
+            pass
+        elif isinstance(exc, Exception):
+            if not lease.is_settled or lease.settled_by is not None:
+                self._give_back(exc)
+        elif not lease.is_settled:
+            self.release()
+
+    def _give_back(self, exc: Exception) -> None:
+        was_settled = self.lease.is_settled
+        try:
+            self.nack(error=describe(exc))
+        except LeaseLost:
+            # Acked in a transaction that was committed before the error: so be it.
+            if not was_settled:
+                raise
+
+    def _was_handled(self, exc: BaseException | None) -> bool:
+        if exc is None:
+            return False
+        if self.lease.reraise:
+            if isinstance(exc, LeaseLost):
+                raise exc
+            return False
+        if isinstance(exc, LeaseLost):
+            logger.warning("%s", exc)
+        else:
+            logger.error("%r failed", self, exc_info=exc)
+        return True
+
+    def __repr__(self) -> str:
+        return f"<message {self.id} of {self.queue_name!r}, attempt {self.attempt}>"
+
+
+def describe(exc: BaseException) -> str:
+    """An exception in a line, for the history of the message."""
+    text = str(exc)
+    return f"{type(exc).__qualname__}: {text}" if text else type(exc).__qualname__

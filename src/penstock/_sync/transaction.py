@@ -1,0 +1,54 @@
+# Written by tools/unasync.py from src/penstock/_async/transaction.py: change that, then run `make generate`.
+
+"""The calls in somebody's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+from penstock.errors import from_database
+from penstock.integrations import Executor
+from penstock.payloads import Codec
+from penstock.statements import Call
+
+from .api import Api, Progress
+
+__all__ = ["Transaction"]
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class Transaction(Api, Generic[C]):
+    """All calls, on a connection that somebody else commits or rolls back."""
+
+    def __init__(self, connection: C, executor: Executor, codec: Codec[Any] | None) -> None:
+        super().__init__(codec)
+        self.connection = connection
+        self._executor = executor
+
+    def in_transaction(self) -> bool:
+        return self._executor.in_transaction()
+
+    def _run(self, call: Call[T]) -> T:
+        try:
+            return call.parse(self._executor.fetch(call.text, call.parameters))
+        except Exception as exc:
+            if (error := from_database(exc)) is not None:
+                raise error from exc
+            raise
+
+    def _run_many(
+        self,
+        many: Iterator[Call[list[int]]],
+        progress: Progress | None,
+        atomic: bool,  # noqa: ARG002 - it is in a transaction anyway
+    ) -> list[int]:
+        ids: list[int] = []
+        for call in many:
+            more = self._run(call)
+            ids += more
+            if progress is not None:
+                progress(len(ids))
+        return ids

@@ -1,0 +1,547 @@
+"""Every function of the schema as a typed call. A Python method that does the same carries the same verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from . import rows
+from .errors import InvalidArgument
+from .models import (
+    Breakdown,
+    DeadLetter,
+    ListedMessage,
+    MaintenanceResult,
+    MessageDetails,
+    NewMessage,
+    QueueSettings,
+    QueueStatistics,
+    Receipt,
+    State,
+    Topic,
+)
+from .payloads import Codec, Stored, encode, encode_json
+from .schema import SchemaVersion
+from .statements import NULL, Call, Repeat, Row, array, call
+from .values import Duration, interval, moment, seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A message as it was claimed, its payload still as stored."""
+
+    message_id: int
+    queue_name: str
+    stored: Stored
+    headers: str | None
+    token: str
+    attempt: int
+    leased_until: float
+    published_at: float
+    priority: int
+    tenant: str | None
+    lease_seconds: float
+
+
+LEASE_SECONDS = rows.epoch("vt - penstock.clock()")
+
+CLAIMED = (
+    "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "
+    f"delivery_attempts, {rows.epoch('vt')}, {rows.epoch('published_at')}, priority, tenant, {LEASE_SECONDS}"
+)
+
+
+def _claimed(found: Sequence[Row]) -> list[Claimed]:
+    return [Claimed(row[0], row[1], row[2] if row[3] is None else bytes(row[3]), *row[4:]) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Extended:
+    """A lease that was extended: until when, and how many seconds that is from now."""
+
+    message_id: int
+    leased_until: datetime
+    lease_seconds: float
+
+
+def _extended(found: Sequence[Row]) -> list[Extended]:
+    return [Extended(row[0], rows.moment(row[1]), row[2]) for row in found]
+
+
+def _value(found: Sequence[Row]) -> Any:
+    return found[0][0]
+
+
+def _values(found: Sequence[Row]) -> list[Any]:
+    return [row[0] for row in found]
+
+
+def _nothing(_found: Sequence[Row]) -> None:
+    return None
+
+
+def _moment(found: Sequence[Row]) -> datetime:
+    at: datetime = rows.moment(found[0][0])
+    return at
+
+
+# Topics
+
+
+def create_topic(topic_name: str) -> Call[int]:
+    return call("create_topic", _value, topic_name=topic_name)
+
+
+def delete_topic(topic_name: str) -> Call[None]:
+    return call("delete_topic", _nothing, "*", Repeat.NEVER, topic_name=topic_name)
+
+
+def list_topics() -> Call[list[Topic]]:
+    return call("list_topics", rows.TOPIC.read, rows.TOPIC.sql)
+
+
+# Queues
+
+
+def create_queue(
+    queue_name: str,
+    *,
+    topic: str | None,
+    exclusive: bool,
+    keep_alive: Duration | None,
+    **settings: Any,
+) -> Call[int]:
+    return call(
+        "create_queue",
+        _value,
+        queue_name=queue_name,
+        topic_name=topic,
+        exclusive=exclusive or None,
+        keep_alive_seconds=seconds("keep_alive", keep_alive),
+        **_queue_settings(**settings),
+    )
+
+
+def alter_queue(queue_name: str, **settings: Any) -> Call[None]:
+    return call("alter_queue", _nothing, queue_name=queue_name, **_queue_settings(**settings))
+
+
+def _queue_settings(
+    *,
+    visibility_timeout: Duration | None,
+    retry_delays: Sequence[Duration] | None,
+    message_ttl: Duration | None,
+    retain_completed: Duration | None,
+    retain_dead: Duration | None,
+    **others: Any,
+) -> dict[str, Any]:
+    delays = None if retry_delays is None else [seconds("retry_delays", delay) for delay in retry_delays]
+    return {
+        "visibility_timeout_seconds": seconds("visibility_timeout", visibility_timeout),
+        "retry_delays": delays,
+        "message_ttl_seconds": seconds("message_ttl", message_ttl),
+        "retain_completed_seconds": seconds("retain_completed", retain_completed),
+        "retain_dead_seconds": seconds("retain_dead", retain_dead),
+        **others,
+    }
+
+
+def pause_queue(queue_name: str) -> Call[None]:
+    return call("pause_queue", _nothing, queue_name=queue_name)
+
+
+def resume_queue(queue_name: str) -> Call[None]:
+    return call("resume_queue", _nothing, queue_name=queue_name)
+
+
+def extend_queue_keep_alive(queue_name: str, keep_alive: Duration) -> Call[datetime]:
+    return call(
+        "extend_queue_keep_alive",
+        _moment,
+        rows.epoch("extend_queue_keep_alive"),
+        queue_name=queue_name,
+        keep_alive_seconds=seconds("keep_alive", keep_alive),
+    )
+
+
+def delete_queue(queue_name: str) -> Call[None]:
+    return call("delete_queue", _nothing, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+def list_queues() -> Call[list[QueueSettings]]:
+    return call("list_queues", rows.QUEUE_SETTINGS.read, rows.QUEUE_SETTINGS.sql)
+
+
+# Publish and send
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What can be said of a message when it is published."""
+
+    delay: Duration | None = None
+    deliver_after: datetime | None = None
+    priority: int | None = None
+    tenant: str | None = None
+    headers: Mapping[str, Any] | None = None
+    ttl: Duration | None = None
+    dedup_key: str | None = None
+
+    def arguments(self) -> dict[str, Any]:
+        """As arguments of the function."""
+        if self.delay is not None and self.deliver_after is not None:
+            raise InvalidArgument(
+                f"either delay or deliver_after: both were given, {self.delay!r} and {self.deliver_after!r}"
+            )
+        return {
+            "delay": None if self.delay is None else (repr(interval("delay", self.delay)),),
+            "deliver_after": moment("deliver_after", self.deliver_after),
+            "priority": self.priority,
+            "tenant": self.tenant,
+            "headers": _headers(self.headers),
+            "ttl_seconds": seconds("ttl", self.ttl),
+            "dedup_key": self.dedup_key,
+        }
+
+
+def _headers(headers: Mapping[str, Any] | None) -> str | None:
+    if headers is None:
+        return None
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers must be a mapping, not {headers!r}")
+    return encode_json(dict(headers), "headers")
+
+
+def publish_message(topic_name: str, stored: Stored, options: Options) -> Call[int]:
+    return _one("publish_message", stored, options, topic_name=topic_name)
+
+
+def send_message(queue_name: str, stored: Stored, options: Options) -> Call[int]:
+    return _one("send_message", stored, options, queue_name=queue_name)
+
+
+def _one(function: str, stored: Stored, options: Options, **target: str) -> Call[int]:
+    is_json = isinstance(stored, str)
+    return call(
+        function,
+        _value,
+        "*",
+        Repeat.NEVER if options.dedup_key is None else Repeat.SAFE,
+        **target,
+        payload=stored if is_json else NULL,
+        body=None if is_json else stored,
+        **options.arguments(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages to publish in one call, each with its options."""
+
+    stored: Sequence[Stored]
+    own: Sequence[NewMessage | None]
+
+    def arguments(self) -> dict[str, Any]:
+        """As arguments of the function: arrays, where any message has an option of its own."""
+        json = [stored if isinstance(stored, str) else None for stored in self.stored]
+        raw = [stored if isinstance(stored, bytes) else None for stored in self.stored]
+        arguments: dict[str, Any] = {"payloads": json, "bodies": raw if None in json else None}
+        if any(own is not None for own in self.own):
+            arguments |= self._own_arguments()
+        return arguments
+
+    def _own_arguments(self) -> dict[str, Any]:
+        own = [_own_options(message) for message in self.own]
+        arguments: dict[str, Any] = {
+            "priorities": [options.get("priority") for options in own],
+            "tenants": [options.get("tenant") for options in own],
+            "headers_list": [options.get("headers") for options in own],
+            "ttls": [options.get("ttl_seconds") for options in own],
+            "dedup_keys": [options.get("dedup_key") for options in own],
+            "deliver_afters": [options.get("deliver_after") for options in own],
+        }
+        given = {name: values for name, values in arguments.items() if any(v is not None for v in values)}
+        delays = [options.get("delay") for options in own]
+        if any(delay is not None for delay in delays):
+            moments = given.pop("deliver_afters", [None] * len(own))
+            given["delays"] = (array(moments), array(delay and delay[0] for delay in delays))
+        return given
+
+
+def _own_options(message: NewMessage | None) -> dict[str, Any]:
+    if message is None:
+        return {}
+    return Options(
+        message.delay,
+        message.deliver_after,
+        message.priority,
+        message.tenant,
+        message.headers,
+        message.ttl,
+        message.dedup_key,
+    ).arguments()
+
+
+def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:
+    """Payloads, and messages with options of their own, in batches of so many bytes."""
+    stored, own, total = list[Stored](), list[NewMessage | None](), 0
+    for item in items:
+        new = item if isinstance(item, NewMessage) else None
+        encoded = encode(item if new is None else new.payload, codec)
+        if stored and total + len(encoded) > size:
+            yield Batch(stored, own)
+            stored, own, total = [], [], 0
+        stored.append(encoded)
+        own.append(new)
+        total += len(encoded)
+    if stored:
+        yield Batch(stored, own)
+
+
+def publish_messages(topic_name: str, batch: Batch, options: Options) -> Call[list[int]]:
+    return _many("publish_messages", batch, options, topic_name=topic_name)
+
+
+def send_messages(queue_name: str, batch: Batch, options: Options) -> Call[list[int]]:
+    return _many("send_messages", batch, options, queue_name=queue_name)
+
+
+def _many(function: str, batch: Batch, options: Options, **target: str) -> Call[list[int]]:
+    keyed = options.dedup_key is not None or all(own and own.dedup_key for own in batch.own)
+    return call(
+        function,
+        _values,
+        "*",
+        Repeat.SAFE if keyed else Repeat.NEVER,
+        **target,
+        **batch.arguments(),
+        **options.arguments(),
+    )
+
+
+# Consume
+
+
+def consume_messages_batch(
+    queue_name: str, token: str | None, visibility_timeout: Duration | None, batch_size: int
+) -> Call[list[Claimed]]:
+    # Called again after a lost connection it claims others: those that were claimed before come back.
+    return call(
+        "consume_messages_batch",
+        _claimed,
+        CLAIMED,
+        queue_name=queue_name,
+        consumer_token=token,
+        vt_seconds=seconds("visibility_timeout", visibility_timeout),
+        batch_size=batch_size,
+    )
+
+
+# Settle
+
+
+def ack_message(receipt: Receipt, result: object = None) -> Call[bool]:
+    return _settle("ack_message", receipt, result=None if result is None else encode_json(result, "result"))
+
+
+def ack_messages(queue_name: str, receipts: Sequence[Receipt]) -> Call[list[int]]:
+    return call(
+        "ack_messages",
+        _values,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=queue_name,
+        message_ids=[receipt.message_id for receipt in receipts],
+        tokens=[receipt.token for receipt in receipts],
+    )
+
+
+def nack_message(receipt: Receipt, delay: Duration | None, error: str | None) -> Call[bool]:
+    return _settle("nack_message", receipt, delay_seconds=seconds("delay", delay), error=storable(error))
+
+
+def release_message(receipt: Receipt) -> Call[bool]:
+    return _settle("release_message", receipt)
+
+
+def reject_message(receipt: Receipt, error: str | None) -> Call[bool]:
+    return _settle("reject_message", receipt, error=storable(error))
+
+
+def _settle(function: str, receipt: Receipt, **arguments: Any) -> Call[bool]:
+    return call(
+        function,
+        _value,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=receipt.queue_name,
+        message_id=receipt.message_id,
+        token=receipt.token,
+        **arguments,
+    )
+
+
+def storable(error: str | None) -> str | None:
+    """The text of an error, whatever is in it: better told with a replaced character than not at all."""
+    if error is None:
+        return None
+    return str(error).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# Leases
+
+
+def extend_message_vt(receipt: Receipt, extension: Duration) -> Call[list[Extended]]:
+    return batch_extend_message_vt(receipt.queue_name, [receipt.message_id], receipt.token, extension)
+
+
+def batch_extend_message_vt(
+    queue_name: str, message_ids: Sequence[int], token: str, extension: Duration
+) -> Call[list[Extended]]:
+    return call(
+        "batch_extend_message_vt",
+        _extended,
+        f"message_id, {rows.epoch('vt')}, {LEASE_SECONDS}",
+        queue_name=queue_name,
+        message_ids=message_ids,
+        token=token,
+        extension_seconds=seconds("extension", extension),
+    )
+
+
+def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None) -> Call[int]:
+    return call(
+        "pulse",
+        _value,
+        token=token,
+        vt_seconds=seconds("visibility_timeout", visibility_timeout),
+        queue_names=queue_names,
+    )
+
+
+# Dead letters
+
+
+def list_dlq_messages(
+    queue_name: str | None, page_size: int | None, after: str | None
+) -> Call[list[DeadLetter]]:
+    return call(
+        "list_dlq_messages",
+        rows.DEAD_LETTER.read,
+        rows.DEAD_LETTER.sql,
+        queue_name=queue_name,
+        page_size=page_size,
+        after=after,
+    )
+
+
+def requeue_dlq_messages(queue_name: str, message_ids: Sequence[int] | None) -> Call[int]:
+    return call(
+        "requeue_dlq_messages", _value, "*", Repeat.NEVER, queue_name=queue_name, message_ids=message_ids
+    )
+
+
+def add_retries(queue_name: str, attempts: int) -> Call[int]:
+    return call("add_retries", _value, "*", Repeat.NEVER, queue_name=queue_name, attempts=attempts)
+
+
+def purge_dlq(queue_name: str | None) -> Call[int]:
+    return call("purge_dlq", _value, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+# Statistics and looking in
+
+
+def get_queue_statistics(
+    queue_name: str | None, breakdown: Breakdown | None, top: int | None
+) -> Call[list[QueueStatistics]]:
+    return call(
+        "get_queue_statistics",
+        rows.QUEUE_STATISTICS.read,
+        rows.QUEUE_STATISTICS.sql,
+        queue_name=queue_name,
+        breakdown=breakdown,
+        top=top,
+    )
+
+
+def list_messages(
+    queue_name: str, state: State | None, page_size: int | None, after: str | None
+) -> Call[list[ListedMessage]]:
+    return call(
+        "list_messages",
+        rows.LISTED_MESSAGE.read,
+        rows.LISTED_MESSAGE.sql,
+        queue_name=queue_name,
+        state=state,
+        page_size=page_size,
+        after=after,
+    )
+
+
+def get_message(queue_name: str, message_id: int) -> Call[MessageDetails | None]:
+    def first(found: Sequence[Row]) -> MessageDetails | None:
+        return rows.MESSAGE_DETAILS.read(found)[0] if found else None
+
+    return call("get_message", first, rows.MESSAGE_DETAILS.sql, queue_name=queue_name, message_id=message_id)
+
+
+def explain_delivery(queue_name: str, message_id: int) -> Call[str]:
+    return call("explain_delivery", _value, queue_name=queue_name, message_id=message_id)
+
+
+# Cleanup
+
+
+def cancel_message(queue_name: str, message_id: int) -> Call[bool]:
+    return call("cancel_message", _value, "*", Repeat.DOUBTFUL, queue_name=queue_name, message_id=message_id)
+
+
+def purge_queue(queue_name: str) -> Call[int]:
+    return call("purge_queue", _value, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+def purge_all_messages() -> Call[None]:
+    return call("purge_all_messages", _nothing, "*", Repeat.NEVER)
+
+
+def cleanup_queue_messages(queue_name: str) -> Call[int]:
+    return call("cleanup_queue_messages", _value, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+def cleanup_topic_messages(topic_name: str) -> Call[int]:
+    return call("cleanup_topic_messages", _value, "*", Repeat.NEVER, topic_name=topic_name)
+
+
+def cleanup_expired_exclusive_queues() -> Call[int]:
+    return call("cleanup_expired_exclusive_queues", _value, "*", Repeat.NEVER)
+
+
+# Now and then, and the rest
+
+
+def maintain() -> Call[list[MaintenanceResult]]:
+    return call("maintain", rows.MAINTENANCE_RESULT.read, rows.MAINTENANCE_RESULT.sql)
+
+
+def raise_floor(queue_name: str) -> Call[bool]:
+    return call("raise_floor", _value, queue_name=queue_name)
+
+
+def clock() -> Call[datetime]:
+    return call("clock", _moment, rows.epoch("clock"))
+
+
+def channel(queue_name: str) -> Call[str]:
+    return call("channel", _value, queue_name=queue_name)
+
+
+def schema_version() -> Call[SchemaVersion]:
+    def read(found: Sequence[Row]) -> SchemaVersion:
+        package_version, migration, digest, installed_at = found[0]
+        return SchemaVersion(package_version, migration, digest, rows.moment(installed_at))
+
+    columns = f"package_version, migration, digest, {rows.epoch('installed_at')}"
+    return call("schema_version", read, columns)

@@ -1,0 +1,288 @@
+"""What differs between the two worlds: for each asynchronous primitive its twin for threads.
+
+The client is written against the first of each pair, and generated for the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
+
+__all__ = [
+    "AsyncBackground",
+    "AsyncBlock",
+    "AsyncFlag",
+    "AsyncMany",
+    "AsyncSlots",
+    "AsyncWaker",
+    "Background",
+    "Block",
+    "Flag",
+    "Many",
+    "Slots",
+    "Waker",
+    "async_chunks",
+    "async_sleep",
+    "chunks",
+    "in_this_thread",
+    "in_thread",
+    "sleep",
+]
+
+T = TypeVar("T")
+
+# Payloads from wherever they come.
+AsyncMany: TypeAlias = "Iterable[Any] | AsyncIterable[Any]"
+Many: TypeAlias = Iterable[Any]
+
+sleep = time.sleep
+async_sleep = asyncio.sleep
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call something that blocks, while the loop goes on."""
+    return await asyncio.to_thread(function, *arguments)
+
+
+def in_this_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call something that blocks."""
+    return function(*arguments)
+
+
+async def async_chunks(items: AsyncMany, size: int) -> AsyncIterator[list[Any]]:
+    """Items in lists of so many; while they are taken from an ordinary iterable the loop has its turns."""
+    if not isinstance(items, AsyncIterable):
+        for chunk in chunks(items, size):
+            yield chunk
+        return
+    chunk = []
+    async for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def chunks(items: Many, size: int) -> Iterator[list[Any]]:
+    """Items in lists of so many."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+class AsyncFlag:
+    """Is set by one and awaited by others."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        self._event.clear()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait until it is set, at most so many seconds; whether it is."""
+        if not self._event.is_set() and (timeout is None or timeout > 0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._event.wait()
+        return self._event.is_set()
+
+
+class Flag(threading.Event):
+    """Is set by one thread and awaited by others."""
+
+
+class AsyncSlots:
+    """So many may be inside at once."""
+
+    def __init__(self, count: int) -> None:
+        self._semaphore = asyncio.Semaphore(count)
+
+    async def acquire(self, timeout: float) -> bool:
+        """Get in, waiting so many seconds at most; whether that succeeded."""
+        if not self._semaphore.locked():
+            await self._semaphore.acquire()
+            return True
+        try:
+            async with asyncio.timeout(timeout):
+                await self._semaphore.acquire()
+        except TimeoutError:
+            return False
+        return True
+
+    def release(self) -> None:
+        self._semaphore.release()
+
+
+class Slots:
+    """So many threads may be inside at once."""
+
+    def __init__(self, count: int) -> None:
+        self._semaphore = threading.Semaphore(count)
+
+    def acquire(self, timeout: float) -> bool:
+        return self._semaphore.acquire(timeout=timeout)
+
+    def release(self) -> None:
+        self._semaphore.release()
+
+
+class AsyncBackground:
+    """Runs a coroutine until it returns or the loop ends."""
+
+    def __init__(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._task = asyncio.get_running_loop().create_task(function(), name=name)
+
+    async def join(self) -> None:
+        """Wait for its end; unless it is itself that waits."""
+        if self._task is not asyncio.current_task():
+            await asyncio.wait({self._task})
+
+    def is_alive(self) -> bool:
+        return not self._task.done()
+
+
+class Background:
+    """Runs a function in a thread until it returns or the process ends."""
+
+    def __init__(self, function: Callable[[], None], name: str) -> None:
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=function, name=name, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        if self.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def is_alive(self) -> bool:
+        # A child process has a copy of the object, but not the thread.
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+
+class AsyncWaker:
+    """Waits for a socket to become readable, and can be woken meanwhile."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    async def wait(self, fileno: int | None, timeout: float) -> bool:
+        """Wait for the socket, a wake() or the end of time; whether the socket is readable."""
+        readable = False
+
+        def notice() -> None:
+            nonlocal readable
+            readable = True
+            self._woken.set()
+
+        loop = asyncio.get_running_loop()
+        if fileno is not None:
+            loop.add_reader(fileno, notice)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._woken.wait()
+        finally:
+            if fileno is not None:
+                loop.remove_reader(fileno)
+        self._woken.clear()
+        return readable
+
+    def close(self) -> None:
+        pass
+
+
+class Waker:
+    """Waits for a socket to become readable, and can be woken by other threads meanwhile."""
+
+    def __init__(self) -> None:
+        self._ours, self._theirs = socket.socketpair()
+        self._ours.setblocking(False)
+        self._theirs.setblocking(False)
+
+    def wake(self) -> None:
+        # A full buffer, or a waker that is closed: whoever waits has been woken.
+        with contextlib.suppress(OSError):
+            self._theirs.send(b"!")
+
+    def wait(self, fileno: int | None, timeout: float) -> bool:
+        poll = select.poll()
+        poll.register(self._ours.fileno(), select.POLLIN)
+        if fileno is not None:
+            poll.register(fileno, select.POLLIN)
+        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, timeout) * 1000)}
+        if self._ours.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._ours.recv(4096)
+        return fileno in ready
+
+    def close(self) -> None:
+        self._ours.close()
+        self._theirs.close()
+
+
+class AsyncBlock:
+    """The `async with message:` of a task. It can be cancelled when the lease is lost."""
+
+    def __init__(self) -> None:
+        self._task = asyncio.current_task()
+        self._cancelled = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def watch(self, deadline: Callable[[], float], lose: Callable[[], None]) -> None:
+        """Call `lose` at the deadline, which may be put off meanwhile."""
+
+        def look() -> None:
+            if time.monotonic() >= deadline():
+                lose()
+            else:
+                self.watch(deadline, lose)
+
+        delay = max(0.0, deadline() - time.monotonic())
+        self._timer = asyncio.get_running_loop().call_later(delay, look)
+
+    def cancel(self) -> None:
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel()
+
+    def end(self, exc: BaseException | None) -> bool:
+        """Leave the block; whether the exception is the cancellation that was made here."""
+        task, self._task = self._task, None
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._cancelled or task is None:
+            return False
+        # As asyncio.timeout() does: if somebody else cancels too, theirs goes on.
+        return task.uncancel() == 0 and isinstance(exc, asyncio.CancelledError)
+
+
+class Block:
+    """The `with message:` of a thread, which nobody can cancel: the message tells that it is lost."""
+
+    def watch(self, deadline: Callable[[], float], lose: Callable[[], None]) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    def end(self, _exc: BaseException | None) -> bool:
+        return False

@@ -1,0 +1,34 @@
+"""asyncpg."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.statements import Parameter, Row, numbered
+
+from .protocol import AsyncExecutor
+
+__all__ = ["adapt_async"]
+
+
+class _Asyncpg:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        rows = await self._connection.fetch(numbered(text), *parameters)
+        return [tuple(row) for row in rows]
+
+    def in_transaction(self) -> bool:
+        return bool(self._connection.is_in_transaction())
+
+
+def adapt_async(connection: object) -> AsyncExecutor | None:
+    asyncpg, pool = sys.modules.get("asyncpg"), sys.modules.get("asyncpg.pool")
+    if asyncpg is None or pool is None:
+        return None
+    if not isinstance(connection, asyncpg.Connection | pool.PoolConnectionProxy):
+        return None
+    return _Asyncpg(connection)

@@ -1,0 +1,44 @@
+"""Django: `django.db.connection`, or one of `django.db.connections`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.errors import UnsupportedConnection
+from penstock.statements import Parameter, Row
+
+from .protocol import Executor
+
+__all__ = ["adapt"]
+
+
+class _Django:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        with self._connection.cursor() as cursor:
+            cursor.execute(text, list(parameters))
+            rows: Sequence[Row] = cursor.fetchall()
+        return rows
+
+    def in_transaction(self) -> bool:
+        return bool(self._connection.in_atomic_block)
+
+
+def adapt(connection: object) -> Executor | None:
+    base = sys.modules.get("django.db.backends.base.base")
+    # django.db.connection is a proxy that says it is what it stands for only when asked for an attribute.
+    if base is None or not isinstance(connection, base.BaseDatabaseWrapper | _proxies()):
+        return None
+    vendor = getattr(connection, "vendor", None)
+    if vendor != "postgresql":
+        raise UnsupportedConnection(f"using() needs PostgreSQL, not {vendor}")
+    return _Django(connection)
+
+
+def _proxies() -> type:
+    proxy: type = sys.modules["django.utils.connection"].ConnectionProxy
+    return proxy

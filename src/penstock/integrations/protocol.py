@@ -1,0 +1,30 @@
+"""What an adapter does: run the text of a call on somebody's connection, in the transaction open there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from penstock.statements import Parameter, Row
+
+__all__ = ["AsyncExecutor", "Executor"]
+
+
+class AsyncExecutor(Protocol):
+    """Carries calls over a connection that is awaited."""
+
+    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        """Run a statement with `%s` for its parameters, and return its rows."""
+        ...
+
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open on the connection."""
+        ...
+
+
+class Executor(Protocol):
+    """Carries calls over a connection that blocks."""
+
+    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]: ...
+
+    def in_transaction(self) -> bool: ...

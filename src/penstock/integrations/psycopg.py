@@ -1,0 +1,57 @@
+"""psycopg 3, blocking and awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from penstock.statements import Parameter, Row
+
+from .protocol import AsyncExecutor, Executor
+
+__all__ = ["AsyncPsycopg", "Psycopg", "adapt", "adapt_async"]
+
+
+class AsyncPsycopg:
+    """Carries calls over an AsyncConnection. Its own cursor, since the caller's may return something else."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        self.connection = connection
+
+    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        cursor = psycopg.AsyncCursor(self.connection, row_factory=tuple_row)
+        await cursor.execute(text, parameters)
+        return await cursor.fetchall()
+
+    def in_transaction(self) -> bool:
+        return self.connection.info.transaction_status != TransactionStatus.IDLE
+
+
+class Psycopg:
+    """Carries calls over a Connection."""
+
+    __slots__ = ("connection",)
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        cursor = psycopg.Cursor(self.connection, row_factory=tuple_row)
+        return cursor.execute(text, parameters).fetchall()
+
+    def in_transaction(self) -> bool:
+        return self.connection.info.transaction_status != TransactionStatus.IDLE
+
+
+def adapt(connection: object) -> Executor | None:
+    return Psycopg(connection) if isinstance(connection, psycopg.Connection) else None
+
+
+def adapt_async(connection: object) -> AsyncExecutor | None:
+    return AsyncPsycopg(connection) if isinstance(connection, psycopg.AsyncConnection) else None

@@ -1,0 +1,35 @@
+"""psycopg2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.statements import Parameter, Row
+
+from .protocol import Executor
+
+__all__ = ["adapt"]
+
+
+class _Psycopg2:
+    def __init__(self, connection: Any, cursor: Any) -> None:
+        self._connection = connection
+        self._cursor = cursor
+
+    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        with self._connection.cursor(cursor_factory=self._cursor) as cursor:
+            cursor.execute(text, tuple(parameters))
+            rows: Sequence[Row] = cursor.fetchall()
+        return rows
+
+    def in_transaction(self) -> bool:
+        return bool(self._connection.info.transaction_status)
+
+
+def adapt(connection: object) -> Executor | None:
+    extensions = sys.modules.get("psycopg2.extensions")
+    if extensions is None or not isinstance(connection, extensions.connection):
+        return None
+    return _Psycopg2(connection, extensions.cursor)

@@ -1,0 +1,101 @@
+"""SQLAlchemy, over whichever driver it runs: Session, Connection, and their awaited kin."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from penstock.errors import UnsupportedConnection
+from penstock.statements import Parameter, Row
+
+from .protocol import AsyncExecutor, Executor
+
+__all__ = ["adapt", "adapt_async"]
+
+
+class _Session:
+    """A Session, or whatever else has a connection()."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        return _Connection(self._session.connection()).fetch(text, parameters)
+
+    def in_transaction(self) -> bool:
+        return bool(self._session.in_transaction())
+
+
+class _Connection:
+    def __init__(self, connection: Any) -> None:
+        self._connection = _checked(connection)
+
+    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        result = self._connection.execute(_clause(text), _named(parameters))
+        return [tuple(row) for row in result.all()]
+
+    def in_transaction(self) -> bool:
+        return bool(self._connection.in_transaction())
+
+
+class _AsyncSession:
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        return await _AsyncConnection(await self._session.connection()).fetch(text, parameters)
+
+    def in_transaction(self) -> bool:
+        return bool(self._session.in_transaction())
+
+
+class _AsyncConnection:
+    def __init__(self, connection: Any) -> None:
+        self._connection = _checked(connection)
+
+    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+        result = await self._connection.execute(_clause(text), _named(parameters))
+        return [tuple(row) for row in result.all()]
+
+    def in_transaction(self) -> bool:
+        return bool(self._connection.in_transaction())
+
+
+def adapt(connection: object) -> Executor | None:
+    orm, engine = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.engine")
+    if orm is not None and isinstance(connection, orm.Session | orm.scoped_session):
+        return _Session(connection)
+    if engine is not None and isinstance(connection, engine.Connection):
+        return _Connection(connection)
+    return None
+
+
+def adapt_async(connection: object) -> AsyncExecutor | None:
+    asynchronous = sys.modules.get("sqlalchemy.ext.asyncio")
+    if asynchronous is None:
+        return None
+    if isinstance(connection, asynchronous.AsyncSession | asynchronous.async_scoped_session):
+        return _AsyncSession(connection)
+    if isinstance(connection, asynchronous.AsyncConnection):
+        return _AsyncConnection(connection)
+    return None
+
+
+def _checked(connection: Any) -> Any:
+    if connection.dialect.name != "postgresql":
+        raise UnsupportedConnection(f"using() needs PostgreSQL, not {connection.dialect.name}")
+    return connection
+
+
+@lru_cache(maxsize=1024)
+def _clause(text: str) -> Any:
+    from sqlalchemy import text as clause  # noqa: PLC0415 - whoever has such a connection has SQLAlchemy
+
+    first, *rest = text.split("%s")
+    return clause(first + "".join(f":p{number}{part}" for number, part in enumerate(rest)))
+
+
+def _named(parameters: Sequence[Parameter]) -> dict[str, Parameter]:
+    return {f"p{number}": value for number, value in enumerate(parameters)}

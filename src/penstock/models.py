@@ -1,0 +1,188 @@
+"""What calls take and return: frozen, typed, the same for every driver."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from .payloads import Json
+from .values import Duration
+
+__all__ = [
+    "Breakdown",
+    "DeadLetter",
+    "ErrorEntry",
+    "ListedMessage",
+    "MaintenanceResult",
+    "MessageDetails",
+    "NewMessage",
+    "QueueSettings",
+    "QueueStatistics",
+    "Receipt",
+    "State",
+    "Topic",
+]
+
+State: TypeAlias = Literal["active", "ready", "waiting", "scheduled", "dead", "done"]
+Breakdown: TypeAlias = Literal["priority", "tenant"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message for publish_many() or send_many() with options of its own; None: as given for all."""
+
+    payload: Any
+    _: KW_ONLY
+    delay: Duration | None = None
+    deliver_after: datetime | None = None
+    priority: int | None = None
+    tenant: str | None = None
+    headers: dict[str, Any] | None = None
+    ttl: Duration | None = None
+    dedup_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What is needed to settle a message from anywhere: its queue, its id and the token that holds it."""
+
+    queue_name: str
+    message_id: int
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic, with the number of its queues."""
+
+    id: int
+    name: str
+    created_at: datetime
+    queue_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """A queue with its topic and every setting."""
+
+    id: int
+    name: str
+    topic_name: str | None
+    exclusive: bool
+    keep_alive_until: datetime | None
+    paused_at: datetime | None
+    created_at: datetime
+    max_delivery_attempts: int
+    visibility_timeout_seconds: int
+    visibility_backoff: float
+    retry_delays: tuple[int, ...]
+    message_ttl_seconds: int | None
+    retain_completed_seconds: int
+    retain_dead_seconds: int
+    max_payload_bytes: int
+    max_active: int | None
+    min_active: int
+    priority_shares: tuple[int, ...]
+    tenant_max_active: int | None
+    notify: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatistics:
+    """How many messages of a queue, or of one of its priorities or tenants, are where."""
+
+    queue_name: str
+    pending_count: int
+    processing_count: int
+    completed_count: int | None
+    total_count: int | None
+    delayed_count: int
+    dead_count: int | None
+    oldest_pending_seconds: float | None
+    waiting_count: int
+    priority: int | None
+    tenant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEntry:
+    """One failed attempt."""
+
+    attempt: int
+    at: datetime
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message that failed for good: why, and its last ten errors."""
+
+    queue_name: str
+    message_id: int
+    payload: Json
+    delivery_attempts: int
+    reason: str
+    last_error: str | None
+    errors: tuple[ErrorEntry, ...]
+    moved_at: datetime
+    priority: int
+    tenant: str | None
+    headers: dict[str, Any]
+    published_at: datetime
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListedMessage:
+    """A message in a list: its state and what that state knows."""
+
+    message_id: int
+    state: State
+    priority: int
+    tenant: str | None
+    delivery_attempts: int
+    published_at: datetime
+    due_at: datetime | None
+    leased_until: datetime | None
+    consumer_token: str | None
+    reason: str | None
+    moved_at: datetime | None
+    completed_at: datetime | None
+    cursor: str
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDetails:
+    """All that is known of a message, in whatever state it is."""
+
+    message_id: int
+    queue_name: str
+    state: State
+    priority: int
+    tenant: str | None
+    delivery_attempts: int
+    published_at: datetime
+    expires_at: datetime | None
+    due_at: datetime | None
+    leased_until: datetime | None
+    claimed_at: datetime | None
+    consumer_token: str | None
+    dedup_key: str | None
+    reason: str | None
+    last_error: str | None
+    errors: tuple[ErrorEntry, ...]
+    moved_at: datetime | None
+    completed_at: datetime | None
+    result: Json
+    headers: dict[str, Any]
+    payload: Json
+
+
+@dataclass(frozen=True, slots=True)
+class MaintenanceResult:
+    """What maintain() did: an action, the queue, how many it touched."""
+
+    action: str
+    queue_name: str | None
+    affected: int

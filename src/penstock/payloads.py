@@ -1,0 +1,231 @@
+"""Payloads: what is stored of a Python value, and what comes back.
+
+A payload is what JSON can hold, or bytes, or an instance of a model: a dataclass, a msgspec struct, a
+pydantic model. What PostgreSQL cannot store is refused before it is sent, with the path to the value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
+
+import msgspec
+
+from .errors import PayloadInvalid, PayloadTooLarge
+
+__all__ = ["Codec", "Json", "Stored", "codec_of", "decode", "encode", "encode_json", "load_json"]
+
+T = TypeVar("T")
+
+# What JSON can hold; not written as a recursive type, which would refuse a dict[str, int].
+Json: TypeAlias = Any
+
+# As it travels: JSON as text, or bytes.
+Stored: TypeAlias = "str | bytes"
+
+# PostgreSQL's parser and Python's own give up somewhere beyond, at a depth that depends on their stacks.
+MAX_DEPTH = 500
+# The most that max_payload_bytes of a queue can be.
+MAX_BYTES = 256_000_000
+
+
+@runtime_checkable
+class Codec(Protocol[T]):
+    """Turns a value into what JSON can hold, or bytes, and back; raises ValueError where it does not fit."""
+
+    def encode(self, value: T, /) -> Json: ...
+
+    def decode(self, stored: Json, /) -> T: ...
+
+
+_encode_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_decode_text = json.JSONDecoder().decode
+
+
+def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
+    """What to send for a payload."""
+    plain = payload if codec is None else _convert(codec, payload)
+    if isinstance(plain, bytes | bytearray | memoryview):
+        return _sized(bytes(plain))
+    if codec is None and (own := _own_codec(cast("type", type(plain)))) is not None:
+        plain = _convert(own, plain)
+    return encode_json(plain)
+
+
+def decode(stored: Stored, codec: Codec[T] | None) -> T:
+    """The value that a stored payload stands for."""
+    plain = load_json(stored) if isinstance(stored, str) else stored
+    if codec is None:
+        return cast("T", plain)
+    try:
+        return codec.decode(plain)
+    except (ValueError, TypeError) as exc:
+        raise PayloadInvalid(f"the payload does not fit {_name(codec)}: {exc}") from exc
+
+
+def encode_json(plain: object, name: str = "payload") -> str:
+    """JSON as text, such that PostgreSQL stores it and the same comes back."""
+    try:
+        fits = _has_only_string_keys(plain, MAX_DEPTH)
+        text = _encode_text(plain) if fits else ""
+        if fits and "\\u0000" not in text and (text.isascii() or text.encode()):
+            _sized(text)
+            return text
+    except (ValueError, TypeError, RecursionError):
+        pass
+    for path, fault in _faults(plain, name, 1, ()):
+        raise PayloadInvalid(f"{path} {fault}")
+    # "\\u0000" was no NUL but a backslash and what follows it.
+    return _encode_text(plain)
+
+
+def load_json(text: str) -> Json:
+    """The value of JSON text."""
+    return _decode_text(text)
+
+
+def codec_of(model: Any) -> Codec[Any]:
+    """The codec of a model: itself if it is one, else one that validates for its type."""
+    if isinstance(model, Codec) and not isinstance(model, type):
+        return model
+    return _model_codec(model)
+
+
+@lru_cache(maxsize=1024)
+def _model_codec(model: Any) -> Codec[Any]:
+    return _PydanticCodec(model) if _is_pydantic(model) else _ModelCodec(model)
+
+
+@lru_cache(maxsize=1024)
+def _own_codec(cls: type) -> Codec[Any] | None:
+    """The codec of a value that is an instance of a model; None for plain ones."""
+    is_model = dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or _is_pydantic(cls)
+    return _model_codec(cls) if is_model else None
+
+
+def _is_pydantic(model: Any) -> bool:
+    return hasattr(model, "__pydantic_validator__")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ModelCodec(Generic[T]):
+    """Of a dataclass, a struct, or any type that msgspec knows."""
+
+    model: type[T]
+
+    def encode(self, value: T) -> Json:
+        plain = msgspec.to_builtins(value, str_keys=True)
+        # A dataclass does not look at what it is given: only the way back tells whether it fits.
+        msgspec.convert(plain, self.model, str_keys=True)
+        return plain
+
+    def decode(self, stored: Json) -> T:
+        return msgspec.convert(stored, self.model, str_keys=True)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _PydanticCodec:
+    """Of a pydantic model. The program that has one has pydantic."""
+
+    model: Any
+
+    def encode(self, value: Any) -> Json:
+        plain = value.model_dump(mode="json") if isinstance(value, self.model) else value
+        return self.model.model_validate(plain).model_dump(mode="json")
+
+    def decode(self, stored: Json) -> Any:
+        return self.model.model_validate(stored)
+
+
+def _convert(codec: Codec[Any], payload: object) -> Json:
+    try:
+        return codec.encode(payload)
+    except (ValueError, TypeError) as exc:
+        raise PayloadInvalid(f"the payload does not fit {_name(codec)}: {exc}") from exc
+
+
+def _name(codec: Codec[Any]) -> str:
+    model = getattr(codec, "model", codec)
+    return getattr(model, "__qualname__", None) or repr(model)
+
+
+def _sized(stored: Stored) -> Stored:
+    size = len(stored) if isinstance(stored, bytes) or stored.isascii() else len(stored.encode())
+    if size > MAX_BYTES:
+        raise PayloadTooLarge(f"the payload has {size} bytes, of at most {MAX_BYTES}")
+    return stored
+
+
+def _has_only_string_keys(value: object, depth: int) -> bool:
+    """Quick, and the only look at most payloads. json would turn other keys into strings without a word."""
+    if isinstance(value, dict):
+        if depth == 0:
+            return False
+        for key, item in value.items():
+            if not isinstance(key, str):
+                return False
+            if isinstance(item, dict | list | tuple) and not _has_only_string_keys(item, depth - 1):
+                return False
+    elif isinstance(value, list | tuple):
+        if depth == 0:
+            return False
+        for item in value:
+            if isinstance(item, dict | list | tuple) and not _has_only_string_keys(item, depth - 1):
+                return False
+    return True
+
+
+def _faults(value: object, path: str, depth: int, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
+    """Each value that cannot be stored: where it is, and why."""
+    if isinstance(value, dict | list | tuple):
+        if id(value) in above:
+            yield path, "contains itself"
+        elif depth > MAX_DEPTH:
+            yield path[:100] + "...", f"is nested deeper than {MAX_DEPTH} levels"
+        else:
+            for name, item in _items(value):
+                if isinstance(value, dict) and (fault := _key_fault(name)):
+                    yield path, f"has the key {name!r}: {fault}"
+                yield from _faults(item, f"{path}[{name!r}]", depth + 1, (*above, id(value)))
+    elif fault := _scalar_fault(value):
+        yield path, fault
+
+
+def _items(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:
+    return value.items() if isinstance(value, dict) else enumerate(value)
+
+
+def _key_fault(key: object) -> str | None:
+    if not isinstance(key, str):
+        return "keys in JSON are strings"
+    fault = _text_fault(key)
+    return fault and f"it {fault}"
+
+
+def _scalar_fault(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return None if value is None else _text_fault(value)
+    if isinstance(value, float):
+        return None if math.isfinite(value) else f"is {value!r}, which JSON cannot hold"
+    if isinstance(value, int):
+        try:
+            _encode_text(value)
+        except ValueError:
+            return "is an integer of too many digits"
+        return None
+    advice = ": give bytes as the whole payload, not within JSON" if isinstance(value, bytes) else ""
+    return f"is a {type(value).__qualname__}, which JSON cannot hold{advice}"
+
+
+def _text_fault(text: str) -> str | None:
+    if (position := text.find("\0")) >= 0:
+        return f"has a NUL character at position {position}, which PostgreSQL cannot store"
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        return f"has half of a surrogate pair at position {exc.start}, which is no text"
+    return None

@@ -1,0 +1,194 @@
+"""How rows become models: for each model its columns, written so that every driver returns the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Generic, TypeVar
+
+from .models import (
+    DeadLetter,
+    ErrorEntry,
+    ListedMessage,
+    MaintenanceResult,
+    MessageDetails,
+    QueueSettings,
+    QueueStatistics,
+    Topic,
+)
+from .payloads import Json, load_json
+from .statements import Row
+
+__all__ = [
+    "DEAD_LETTER",
+    "LISTED_MESSAGE",
+    "MAINTENANCE_RESULT",
+    "MESSAGE_DETAILS",
+    "QUEUE_SETTINGS",
+    "QUEUE_STATISTICS",
+    "TOPIC",
+    "epoch",
+    "moment",
+]
+
+T = TypeVar("T")
+
+
+def epoch(column: str) -> str:
+    """A moment as seconds since 1970, exact to the microsecond for the next centuries."""
+    return f"pg_catalog.date_part('epoch', {column})"
+
+
+def moment(seconds: float | None) -> Any:
+    """The moment so many seconds after 1970; None stays None, as a column allows."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _loaded(text: str | None) -> Json:
+    return None if text is None else load_json(text)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    return load_json(text) if text is not None else {}
+
+
+def _stored(text: str | None, body: Any) -> Json:
+    return bytes(body) if body is not None else _loaded(text)
+
+
+def _errors(text: str | None) -> tuple[ErrorEntry, ...]:
+    entries = load_json(text) if text is not None else []
+    return tuple(
+        ErrorEntry(entry["attempt"], datetime.fromisoformat(entry["at"]).astimezone(UTC), entry["error"])
+        for entry in entries
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """What to select for a field, and how to read it."""
+
+    sql: tuple[str, ...]
+    read: Callable[..., Any] = _same
+
+
+@dataclass(frozen=True, slots=True)
+class Columns(Generic[T]):
+    """The columns of a model."""
+
+    model: Callable[..., T]
+    columns: tuple[Column, ...]
+
+    @property
+    def sql(self) -> str:
+        return ", ".join(part for column in self.columns for part in column.sql)
+
+    def read(self, rows: Sequence[Row]) -> list[T]:
+        return [self._read_one(row) for row in rows]
+
+    def _read_one(self, row: Row) -> T:
+        values, start = [], 0
+        for column in self.columns:
+            end = start + len(column.sql)
+            values.append(column.read(*row[start:end]))
+            start = end
+        return self.model(*values)
+
+
+def _time(name: str) -> Column:
+    return Column((epoch(name),), moment)
+
+
+def _plain(*names: str) -> tuple[Column, ...]:
+    return tuple(Column((name,)) for name in names)
+
+
+def _array(name: str) -> Column:
+    return Column((name,), tuple)
+
+
+def _json(name: str, read: Callable[..., Any] = _loaded) -> Column:
+    return Column((f"cast({name} as text)",), read)
+
+
+_PAYLOAD = Column(("cast(payload as text)", "body"), _stored)
+
+TOPIC = Columns(Topic, (*_plain("id", "name"), _time("created_at"), *_plain("queue_count")))
+
+QUEUE_SETTINGS = Columns(
+    QueueSettings,
+    (
+        *_plain("id", "name", "topic_name", "exclusive"),
+        *map(_time, ("keep_alive_until", "paused_at", "created_at")),
+        *_plain("max_delivery_attempts", "visibility_timeout_seconds", "visibility_backoff"),
+        _array("retry_delays"),
+        *_plain("message_ttl_seconds", "retain_completed_seconds", "retain_dead_seconds"),
+        *_plain("max_payload_bytes", "max_active", "min_active"),
+        _array("priority_shares"),
+        *_plain("tenant_max_active", "notify"),
+    ),
+)
+
+QUEUE_STATISTICS = Columns(
+    QueueStatistics,
+    _plain(
+        "queue_name",
+        "pending_count",
+        "processing_count",
+        "completed_count",
+        "total_count",
+        "delayed_count",
+        "dead_count",
+        "oldest_pending_seconds",
+        "waiting_count",
+        "priority",
+        "tenant",
+    ),
+)
+
+DEAD_LETTER = Columns(
+    DeadLetter,
+    (
+        *_plain("queue_name", "message_id"),
+        _PAYLOAD,
+        *_plain("delivery_attempts", "reason", "last_error"),
+        _json("errors", _errors),
+        _time("moved_at"),
+        *_plain("priority", "tenant"),
+        _json("headers", _object),
+        _time("published_at"),
+        *_plain("cursor"),
+    ),
+)
+
+LISTED_MESSAGE = Columns(
+    ListedMessage,
+    (
+        *_plain("message_id", "state", "priority", "tenant", "delivery_attempts"),
+        *map(_time, ("published_at", "due_at", "vt")),
+        *_plain("consumer_token", "reason"),
+        *map(_time, ("moved_at", "completed_at")),
+        *_plain("cursor"),
+    ),
+)
+
+MESSAGE_DETAILS = Columns(
+    MessageDetails,
+    (
+        *_plain("message_id", "queue_name", "state", "priority", "tenant", "delivery_attempts"),
+        *map(_time, ("published_at", "expires_at", "due_at", "vt", "claimed_at")),
+        *_plain("consumer_token", "dedup_key", "reason", "last_error"),
+        _json("errors", _errors),
+        *map(_time, ("moved_at", "completed_at")),
+        _json("result"),
+        _json("headers", _object),
+        _PAYLOAD,
+    ),
+)
+
+MAINTENANCE_RESULT = Columns(MaintenanceResult, _plain("action", "queue_name", "affected"))

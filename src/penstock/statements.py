@@ -1,0 +1,242 @@
+"""How a call of a function becomes SQL: text with `%s` for each parameter, and the parameters.
+
+Parameters travel as text or bytes and are cast by the server; what comes back is text, numbers, booleans and
+bytes. So it does not matter which driver carries a call, nor how it is set up to treat JSON or time zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeAlias, TypeVar
+
+from .errors import InvalidArgument
+
+__all__ = ["NULL", "Call", "Parameter", "Repeat", "Row", "array", "call", "numbered"]
+
+T = TypeVar("T")
+
+Parameter: TypeAlias = "str | bytes | None"
+Row: TypeAlias = Sequence[Any]
+
+# For a parameter that has no default: None leaves an argument out.
+NULL: Final = object()
+
+
+class Repeat(Enum):
+    """What to do where the connection was lost, and nobody knows whether the call has taken effect."""
+
+    SAFE = "call again: twice does no more than once"
+    DOUBTFUL = "call again, but if that finds nothing to do, the first one may have done it"
+    NEVER = "tell the caller"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One call of one function."""
+
+    function: str
+    text: str
+    parameters: tuple[Parameter, ...]
+    parse: Callable[[Sequence[Row]], T]
+    repeat: Repeat
+
+
+# The type of each parameter; a name means the same wherever it stands.
+TYPES = {
+    "after": "text",
+    "attempts": "integer",
+    "batch_size": "integer",
+    "bodies": "bytea[]",
+    "body": "bytea",
+    "breakdown": "text",
+    "consumer_token": "text",
+    "dedup_key": "text",
+    "dedup_keys": "text[]",
+    "delay_seconds": "integer",
+    "deliver_after": "timestamptz",
+    "deliver_afters": "timestamptz[]",
+    "error": "text",
+    "exclusive": "boolean",
+    "extension_seconds": "integer",
+    "headers": "jsonb",
+    "headers_list": "jsonb[]",
+    "keep_alive_seconds": "integer",
+    "max_active": "integer",
+    "max_delivery_attempts": "integer",
+    "max_payload_bytes": "integer",
+    "message_id": "bigint",
+    "message_ids": "bigint[]",
+    "message_ttl_seconds": "integer",
+    "min_active": "integer",
+    "notify": "boolean",
+    "page_size": "integer",
+    "payload": "jsonb",
+    "payloads": "jsonb[]",
+    "priorities": "integer[]",
+    "priority": "integer",
+    "priority_shares": "integer[]",
+    "queue_name": "text",
+    "queue_names": "text[]",
+    "result": "jsonb",
+    "results": "jsonb[]",
+    "retain_completed_seconds": "integer",
+    "retain_dead_seconds": "integer",
+    "retry_delays": "integer[]",
+    "state": "text",
+    "tenant": "text",
+    "tenant_max_active": "integer",
+    "tenants": "text[]",
+    "token": "text",
+    "tokens": "text[]",
+    "top": "integer",
+    "topic_name": "text",
+    "ttl_seconds": "integer",
+    "ttls": "integer[]",
+    "visibility_backoff": "double precision",
+    "visibility_timeout_seconds": "integer",
+    "vt_seconds": "integer",
+}
+
+# Delays are no parameters of any function: the moment that is meant is told by the clock of the database.
+DELAYS = {
+    "delay": (
+        "deliver_after",
+        "penstock.clock() + pg_catalog.make_interval(secs => cast(cast(%s as text) as double precision))",
+    ),
+    "delays": (
+        "deliver_afters",
+        "array(select coalesce(d.at, penstock.clock() + pg_catalog.make_interval(secs => d.secs))"
+        " from unnest(cast(cast(%s as text) as timestamptz[]),"
+        " cast(cast(%s as text) as double precision[])) with ordinality as d(at, secs, n) order by d.n)",
+    ),
+}
+
+
+def call(
+    function: str,
+    parse: Callable[[Sequence[Row]], T],
+    columns: str = "*",
+    repeat: Repeat = Repeat.SAFE,
+    /,
+    **arguments: Any,
+) -> Call[T]:
+    """A call with the arguments that are not None; for the others the function has its defaults."""
+    names, parameters = [], list[Parameter]()
+    for name, value in arguments.items():
+        if value is None:
+            continue
+        if value is NULL:
+            names.append(f"{name} => null")
+            continue
+        names.append(name)
+        if name in DELAYS:
+            parameters += value
+        else:
+            parameters.append(_DUMPERS[TYPES[name]](name, value))
+    return Call(function, _text(function, tuple(names), columns), tuple(parameters), parse, repeat)
+
+
+@lru_cache(maxsize=1024)
+def numbered(text: str) -> str:
+    """The text of a call with $1, $2, ... for its parameters."""
+    first, *rest = text.split("%s")
+    return first + "".join(f"${number}{part}" for number, part in enumerate(rest, start=1))
+
+
+def array(elements: Iterable[str | None]) -> str:
+    """An array of text, as PostgreSQL reads it."""
+    quoted = [
+        "NULL" if element is None else '"' + element.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        for element in elements
+    ]
+    return "{" + ",".join(quoted) + "}"
+
+
+@lru_cache(maxsize=1024)
+def _text(function: str, names: tuple[str, ...], columns: str) -> str:
+    arguments = ", ".join(_argument(name) for name in names)
+    return f"select {columns} from penstock.{function}({arguments})"
+
+
+def _argument(name: str) -> str:
+    if name.endswith(" => null"):
+        return name
+    if name in DELAYS:
+        parameter, expression = DELAYS[name]
+        return f"{parameter} => {expression}"
+    direct = TYPES[name] in ("text", "bytea")
+    return f"{name} => cast({'%s' if direct else 'cast(%s as text)'} as {TYPES[name]})"
+
+
+def _dump_text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{name} must be a string, not {value!r}")
+    if "\0" in value:
+        raise InvalidArgument(f"{name} must not have a NUL character: {value!r}")
+    try:
+        value.isascii() or value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{name} must be text, without half of a surrogate pair: {value!r}") from None
+    return value
+
+
+def _dump_integer(bits: int) -> Callable[[str, Any], str]:
+    def dump(name: str, value: Any) -> str:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidArgument(f"{name} must be an integer, not {value!r}")
+        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            raise InvalidArgument(f"{name} must be an integer of {bits} bits, not {value!r}")
+        return str(int(value))
+
+    return dump
+
+
+def _dump_double(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgument(f"{name} must be a number, not {value!r}")
+    return repr(float(value))
+
+
+def _dump_boolean(name: str, value: Any) -> str:
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be True or False, not {value!r}")
+    return str(value).lower()
+
+
+def _dump_array(dump: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
+    def dump_all(name: str, value: Any) -> str:
+        if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+            raise InvalidArgument(f"{name} must be a sequence, not {value!r}")
+        return array(None if element is None else dump(name, element) for element in value)
+
+    return dump_all
+
+
+def _as_is(_name: str, value: Any) -> Any:
+    """Made by this package: JSON as text, a moment as text, bytes."""
+    return value
+
+
+def _hexadecimal(_name: str, value: bytes) -> str:
+    return f"\\x{value.hex()}"
+
+
+_DUMPERS: dict[str, Callable[[str, Any], Parameter]] = {
+    "bigint": _dump_integer(64),
+    "bigint[]": _dump_array(_dump_integer(64)),
+    "boolean": _dump_boolean,
+    "bytea": _as_is,
+    "bytea[]": _dump_array(_hexadecimal),
+    "double precision": _dump_double,
+    "integer": _dump_integer(32),
+    "integer[]": _dump_array(_dump_integer(32)),
+    "jsonb": _as_is,
+    "jsonb[]": _dump_array(_as_is),
+    "text": _dump_text,
+    "text[]": _dump_array(_dump_text),
+    "timestamptz": _as_is,
+    "timestamptz[]": _dump_array(_as_is),
+}

@@ -1,0 +1,56 @@
+"""What a caller may write for a duration, a moment or a name, and what the database gets for it."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from typing import Final, TypeAlias
+
+from .errors import InvalidArgument
+
+__all__ = ["HIGH", "LOW", "NORMAL", "URGENT", "Duration", "interval", "moment", "quote_identifier", "seconds"]
+
+URGENT: Final = 0
+HIGH: Final = 1
+NORMAL: Final = 2
+LOW: Final = 3
+
+# Seconds, or a timedelta.
+Duration: TypeAlias = "int | float | timedelta"
+
+# The longest that the schema's integers hold.
+LONGEST = 2**31 - 1
+
+
+def interval(name: str, value: Duration) -> float:
+    """A duration as seconds, not below zero."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise InvalidArgument(f"{name} must be a number of seconds or a timedelta, not {value!r}")
+    if not math.isfinite(number) or not 0 <= number <= LONGEST:
+        raise InvalidArgument(f"{name} must be 0 to {LONGEST} seconds, not {value!r}")
+    return float(number)
+
+
+def seconds(name: str, value: Duration | None) -> int | None:
+    """A duration as whole seconds, rounded up: the schema counts in seconds."""
+    return None if value is None else math.ceil(interval(name, value))
+
+
+def moment(name: str, value: datetime | None) -> str | None:
+    """A moment as text. One without a time zone would mean another moment on another machine."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise InvalidArgument(f"{name} must be a datetime, not {value!r}")
+    if value.utcoffset() is None:
+        raise InvalidArgument(
+            f"{name} must have a time zone, not {value!r}",
+            hint="datetime.now(timezone.utc) + timedelta(...), or delay= with seconds",
+        )
+    return value.isoformat()
+
+
+def quote_identifier(name: str) -> str:
+    """A name as it stands in a statement that takes no parameters."""
+    return '"' + name.replace('"', '""') + '"'

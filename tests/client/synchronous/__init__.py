@@ -1,0 +1,2 @@
+# Written by tools/unasync.py from tests/client/asynchronous/__init__.py: change that, then run `make generate`.
+
