@@ -7,7 +7,57 @@ from penstock import errors, schema, settings
 
 
 def test_of_the_package() -> None:
-    assert penstock.__all__ == ["__version__"]
+    assert penstock.__all__ == [
+        "HIGH",
+        "LOW",
+        "NORMAL",
+        "URGENT",
+        "AsyncClient",
+        "AsyncConsumer",
+        "AsyncMessage",
+        "AsyncTransaction",
+        "Client",
+        "Codec",
+        "ConnectionLost",
+        "Consumer",
+        "DatabaseUnavailable",
+        "DeadLetter",
+        "DeliveryUnknown",
+        "ErrorEntry",
+        "InvalidArgument",
+        "LeaseLost",
+        "ListedMessage",
+        "MaintenanceResult",
+        "Message",
+        "MessageDetails",
+        "NewMessage",
+        "NotFound",
+        "NotReplicated",
+        "PayloadInvalid",
+        "PayloadTooLarge",
+        "PenstockError",
+        "QueueDiffers",
+        "QueueNotFound",
+        "QueueSettings",
+        "QueueStatistics",
+        "Receipt",
+        "SchemaError",
+        "SchemaMissing",
+        "SchemaOutdated",
+        "SchemaTooNew",
+        "SchemaVersion",
+        "Topic",
+        "TopicNotFound",
+        "Transaction",
+        "UnsupportedConnection",
+        "WrongIsolation",
+        "__version__",
+        "connect",
+        "connect_async",
+    ]
+    assert all(getattr(penstock, name) is not None for name in penstock.__all__)
+    assert dir(penstock) == sorted(penstock.__all__)
+    assert not hasattr(penstock, "calls_of_the_wild")
 
 
 def test_of_the_modules() -> None:
@@ -17,6 +67,7 @@ def test_of_the_modules() -> None:
         "SchemaVersion",
         "Source",
         "check",
+        "check_version",
         "install",
         "installed_version",
         "load",
@@ -24,6 +75,6 @@ def test_of_the_modules() -> None:
         "uninstall",
     ]
     assert settings.__all__ == ["redact", "resolve_dsn", "scrub"]
-    for module in (penstock, errors, schema, settings):
+    for module in (errors, schema, settings):
         assert sorted(module.__all__) == module.__all__
         assert all(hasattr(module, name) for name in module.__all__)

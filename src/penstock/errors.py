@@ -101,6 +101,8 @@ class InvalidArgument(PenstockError):
 class PayloadInvalid(InvalidArgument):
     """The payload is not what JSON or its model can hold."""
 
+    sqlstate = None
+
 
 class PayloadTooLarge(InvalidArgument):
     """The payload is larger than the queue takes."""
@@ -116,6 +118,8 @@ class WrongIsolation(PenstockError):
 
 class UnsupportedConnection(InvalidArgument, TypeError):
     """Penstock cannot run in the transaction of such an object."""
+
+    sqlstate = None
 
 
 class LeaseLost(PenstockError):

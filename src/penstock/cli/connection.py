@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from penstock.errors import PenstockError, from_database
-from penstock.settings import redact, resolve_dsn, scrub
+from penstock.settings import resolve_dsn, scrub
 
 if TYPE_CHECKING:
     import psycopg
 
 __all__ = ["connect", "connect_or_embedded", "dsn_option", "json_option"]
-
-CONNECT_TIMEOUT_SECONDS = 10
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -41,21 +39,11 @@ def json_option(command: Command) -> Command:
 def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection of a command. What goes wrong with it becomes one line on stderr and exit code 1."""
     import psycopg
-    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+    from penstock.conninfo import complete
 
     try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        # libpq's own message may quote a part of the password.
-        raise click.ClickException(
-            f'PostgreSQL does not understand the DSN "{redact(dsn)}": '
-            "it should read postgresql://user:password@host:port/name, or host=... dbname=..."
-        ) from None
-    if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
-        given["connect_timeout"] = CONNECT_TIMEOUT_SECONDS
-    given.setdefault("fallback_application_name", "penstock")
-    try:
-        with psycopg.connect(make_conninfo("", **given)) as connection:
+        with psycopg.connect(complete(dsn)) as connection:
             yield connection
     except psycopg.Error as exc:
         error = from_database(exc)
