@@ -1,19 +1,15 @@
-"""A tour of the queue in plain SQL, on the embedded server: `make run`.
+"""A tour of the queue on the embedded server: `make run`.
 
-Starts the server, installs the schema, fans a topic out to two queues, publishes, consumes, lets one message
-fail into the dead letters and prints what is where. Then the server stays up until Ctrl-C (or, with `--once`,
-the tour ends there).
+Starts the server, fans a topic out to two queues, publishes, consumes, lets one message fail into the dead
+letters and prints what is where. Then the server stays up until Ctrl-C (with `--once` the tour ends there).
 """
 
+import logging
 import shlex
 import signal
 import sys
-from typing import Any
 
-import psycopg
-from psycopg.types.json import Jsonb
-
-from penstock import schema
+import penstock
 from penstock.embedded import find_binaries, shared
 
 ORDERS = [
@@ -27,68 +23,52 @@ def say(text: str = "") -> None:
     print(text, flush=True)
 
 
-def publish(connection: psycopg.Connection[Any]) -> None:
+def publish(queue: penstock.Client) -> None:
     """One topic, two queues: each gets every message."""
-    connection.execute("select penstock.create_topic('orders')")
-    connection.execute(
-        "select penstock.create_queue('billing', 'orders', max_delivery_attempts => 2), "
-        "penstock.create_queue('shipping', 'orders')"
-    )
+    queue.create_topic("orders")
+    queue.create_queue("billing", topic="orders", max_delivery_attempts=2)
+    queue.create_queue("shipping", topic="orders")
     for order in ORDERS:
-        row = connection.execute(
-            "select penstock.publish_message('orders', %s, tenant => %s)", [Jsonb(order), order["customer"]]
-        ).fetchone()
-        assert row is not None
-        say(f"  published {row[0]}: {order}")
+        message_id = queue.publish("orders", order, tenant=str(order["customer"]))
+        say(f"  published {message_id}: {order}")
 
 
-def consume(connection: psycopg.Connection[Any], queue: str) -> None:
+def consume(queue: penstock.Client, name: str) -> None:
     """Take what is there; a bill below zero fails, twice, and then it is a dead letter."""
-    while messages := connection.execute(
-        "select message_id, payload, consumer_token, delivery_attempts "
-        "from penstock.consume_messages_batch(%s, batch_size => 10)",
-        [queue],
-    ).fetchall():
-        for message_id, payload, token, attempt in messages:
-            if queue == "billing" and payload["total"] < 0:
-                connection.execute(
-                    "select penstock.nack_message(%s, %s, %s, error => %s)",
-                    [queue, message_id, token, f"cannot bill {payload['total']}"],
-                )
-                say(f"  {queue}: message {message_id} failed, attempt {attempt}")
-            else:
-                connection.execute("select penstock.ack_message(%s, %s, %s)", [queue, message_id, token])
-                say(f"  {queue}: message {message_id} done")
+    for message in queue.consume(name, wait=0):
+        with message:
+            if name == "billing" and message.payload["total"] < 0:
+                say(f"  {name}: message {message.id} fails, attempt {message.attempt}")
+                raise ValueError(f"cannot bill {message.payload['total']}")
+            say(f"  {name}: message {message.id} is done")
 
 
-def show(connection: psycopg.Connection[Any]) -> None:
+def show(queue: penstock.Client) -> None:
     """What is where now."""
-    columns = ["queue_name", "pending_count", "processing_count", "completed_count", "dead_count"]
-    say("  " + "".join(f"{column:>18}" for column in columns))
-    for row in connection.execute(
-        f"select {', '.join(columns)} from penstock.get_queue_statistics() where queue_name = any(%s)",
-        [["billing", "shipping"]],
-    ):
-        say("  " + "".join(f"{value!s:>18}" for value in row))
-    for name, message_id, reason, error in connection.execute(
-        "select queue_name, message_id, reason, last_error from penstock.list_dlq_messages('billing')"
-    ):
-        say(f"  dead letter: message {message_id} of {name}, {reason}: {error}")
+    say("  queue      pending  processing  completed   dead")
+    for name in ("billing", "shipping"):
+        for found in queue.get_queue_statistics(name):
+            counts = (found.pending_count, found.processing_count, found.completed_count, found.dead_count)
+            say(f"  {name:<11}{counts[0]:>7}{counts[1]:>12}{counts[2]:>11}{counts[3]:>7}")
+    for letter in queue.list_dlq_messages("billing"):
+        say(f"  dead letter: message {letter.message_id}, {letter.reason}: {letter.last_error}")
 
 
 def main(*, once: bool) -> None:
+    # The client logs each message that fails, with a traceback: on a tour the line below says enough.
+    logging.getLogger("penstock").setLevel(logging.CRITICAL)
     with shared() as server:
         dsn = server.dsn()
-        with psycopg.connect(dsn, autocommit=True) as connection:
-            version = schema.install(connection).after.package_version
+        with penstock.connect(dsn, install=True) as queue:
+            version = queue.schema_version().package_version
             say(f"PostgreSQL {server.version} is up, the schema of Penstock {version} is installed.")
             say("\nA topic with two queues; every message goes to both:")
-            publish(connection)
+            publish(queue)
             say("\nTwo consumers; a bill that cannot be paid fails twice:")
-            consume(connection, "billing")
-            consume(connection, "shipping")
+            consume(queue, "billing")
+            consume(queue, "shipping")
             say("\nWhat is where:")
-            show(connection)
+            show(queue)
         if once:
             return
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -99,6 +79,10 @@ def main(*, once: bool) -> None:
         say("  select * from penstock.consume_message('shipping');")
         say("  select * from penstock.get_queue_statistics();")
         say("  select penstock.requeue_dlq_messages('billing');\n")
+        say(f"or, in Python ({sys.executable}):\n")
+        say("  import penstock")
+        say("  queue = penstock.connect()")
+        say("  queue.send('shipping', {'hello': 'world'})\n")
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
         say("Stopping the server.")
 

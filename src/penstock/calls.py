@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import rows
 from .errors import InvalidArgument
@@ -28,8 +28,7 @@ from .statements import NULL, Call, Repeat, Row, array, call
 from .values import Duration, interval, moment, seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A message as it was claimed, its payload still as stored."""
 
     message_id: int
@@ -57,17 +56,16 @@ def _claimed(found: Sequence[Row]) -> list[Claimed]:
     return [Claimed(row[0], row[1], row[2] if row[3] is None else bytes(row[3]), *row[4:]) for row in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Extended:
+class Extended(NamedTuple):
     """A lease that was extended: until when, and how many seconds that is from now."""
 
     message_id: int
-    leased_until: datetime
+    leased_until: float
     lease_seconds: float
 
 
 def _extended(found: Sequence[Row]) -> list[Extended]:
-    return [Extended(row[0], rows.moment(row[1]), row[2]) for row in found]
+    return [Extended(*row) for row in found]
 
 
 def _value(found: Sequence[Row]) -> Any:
@@ -113,12 +111,14 @@ def create_queue(
     keep_alive: Duration | None,
     **settings: Any,
 ) -> Call[int]:
+    if topic is not None and not isinstance(topic, str):
+        raise InvalidArgument(f"topic must be a string, not {topic!r}")
     return call(
         "create_queue",
         _value,
         queue_name=queue_name,
         topic_name=topic,
-        exclusive=exclusive or None,
+        exclusive=None if exclusive is False else exclusive,
         keep_alive_seconds=seconds("keep_alive", keep_alive),
         **_queue_settings(**settings),
     )
@@ -137,6 +137,8 @@ def _queue_settings(
     retain_dead: Duration | None,
     **others: Any,
 ) -> dict[str, Any]:
+    if retry_delays is not None and not isinstance(retry_delays, list | tuple):
+        raise InvalidArgument(f"retry_delays must be a list of durations, not {retry_delays!r}")
     delays = None if retry_delays is None else [seconds("retry_delays", delay) for delay in retry_delays]
     return {
         "visibility_timeout_seconds": seconds("visibility_timeout", visibility_timeout),

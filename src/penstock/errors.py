@@ -95,7 +95,7 @@ class QueueDiffers(PenstockError):
 class InvalidArgument(PenstockError):
     """An argument has a value that it may not have."""
 
-    sqlstate = "PN004"
+    sqlstate: str | None = "PN004"
 
 
 class PayloadInvalid(InvalidArgument):

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from json.scanner import make_scanner
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import msgspec
@@ -31,6 +32,8 @@ Stored: TypeAlias = "str | bytes"
 MAX_DEPTH = 500
 # The most that max_payload_bytes of a queue can be.
 MAX_BYTES = 256_000_000
+# From here on Python writes a float with an exponent.
+EXPONENT_FROM = 1e16
 
 
 @runtime_checkable
@@ -43,16 +46,21 @@ class Codec(Protocol[T]):
 
 
 _encode_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-_decode_text = json.JSONDecoder().decode
+_encode_plain = msgspec.json.Encoder().encode
+_scan = make_scanner(json.JSONDecoder())
+_SCALARS = frozenset({str, int, bool, type(None)})
+_CONTAINERS = (dict, list, tuple)
+_BYTES = (bytes, bytearray, memoryview)
 
 
 def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
     """What to send for a payload."""
     plain = payload if codec is None else _convert(codec, payload)
-    if isinstance(plain, bytes | bytearray | memoryview):
+    if isinstance(plain, _BYTES):
         return _sized(bytes(plain))
-    if codec is None and (own := _own_codec(cast("type", type(plain)))) is not None:
-        plain = _convert(own, plain)
+    if codec is None and not isinstance(plain, _CONTAINERS):
+        own = _own_codec(cast("type", type(plain)))
+        plain = plain if own is None else _convert(own, plain)
     return encode_json(plain)
 
 
@@ -70,22 +78,32 @@ def decode(stored: Stored, codec: Codec[T] | None) -> T:
 def encode_json(plain: object, name: str = "payload") -> str:
     """JSON as text, such that PostgreSQL stores it and the same comes back."""
     try:
-        fits = _has_only_string_keys(plain, MAX_DEPTH)
-        text = _encode_text(plain) if fits else ""
-        if fits and "\\u0000" not in text and (text.isascii() or text.encode()):
-            _sized(text)
-            return text
-    except (ValueError, TypeError, RecursionError):
-        pass
+        if _is_plain(plain, MAX_DEPTH) and b"\\u0000" not in (encoded := _encode_plain(plain)):
+            return _sized(encoded).decode()
+    except (ValueError, OverflowError):
+        pass  # half of a surrogate pair, or an integer beyond 64 bits
     for path, fault in _faults(plain, name, 1, ()):
         raise PayloadInvalid(f"{path} {fault}")
-    # "\\u0000" was no NUL but a backslash and what follows it.
-    return _encode_text(plain)
+    # Subclasses of the plain types, large numbers, a backslash before "u0000": rare, and well-formed.
+    text = _render(plain)
+    _sized(text.encode())
+    return text
+
+
+def _render(value: Any) -> str:
+    """JSON of a value without a fault. PostgreSQL would read 1e+23 as an integer, which is another number."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_encode_text(key)}:{_render(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_render, value)) + "]"
+    if isinstance(value, float) and abs(value) >= EXPONENT_FROM:
+        return format(value, ".1f")
+    return _encode_text(value)
 
 
 def load_json(text: str) -> Json:
-    """The value of JSON text."""
-    return _decode_text(text)
+    """The value of JSON text, as the database writes it: without a blank around it."""
+    return _scan(text, 0)[0]
 
 
 def codec_of(model: Any) -> Codec[Any]:
@@ -153,30 +171,27 @@ def _name(codec: Codec[Any]) -> str:
     return getattr(model, "__qualname__", None) or repr(model)
 
 
-def _sized(stored: Stored) -> Stored:
-    size = len(stored) if isinstance(stored, bytes) or stored.isascii() else len(stored.encode())
-    if size > MAX_BYTES:
-        raise PayloadTooLarge(f"the payload has {size} bytes, of at most {MAX_BYTES}")
+def _sized(stored: bytes) -> bytes:
+    if len(stored) > MAX_BYTES:
+        raise PayloadTooLarge(f"the payload has {len(stored)} bytes, of at most {MAX_BYTES}")
     return stored
 
 
-def _has_only_string_keys(value: object, depth: int) -> bool:
-    """Quick, and the only look at most payloads. json would turn other keys into strings without a word."""
-    if isinstance(value, dict):
-        if depth == 0:
-            return False
+def _is_plain(value: Any, depth: int) -> bool:
+    """Whether a value is made of nothing but the types of JSON: quick, and the only look at most payloads."""
+    cls = type(value)
+    if cls in _SCALARS:
+        return True
+    if cls is float:
+        return bool(-EXPONENT_FROM < value < EXPONENT_FROM)
+    if cls is dict and depth:
         for key, item in value.items():
-            if not isinstance(key, str):
+            if type(key) is not str or not (type(item) in _SCALARS or _is_plain(item, depth - 1)):
                 return False
-            if isinstance(item, dict | list | tuple) and not _has_only_string_keys(item, depth - 1):
-                return False
-    elif isinstance(value, list | tuple):
-        if depth == 0:
-            return False
-        for item in value:
-            if isinstance(item, dict | list | tuple) and not _has_only_string_keys(item, depth - 1):
-                return False
-    return True
+        return True
+    if (cls is list or cls is tuple) and depth:
+        return all(type(item) in _SCALARS or _is_plain(item, depth - 1) for item in value)
+    return False
 
 
 def _faults(value: object, path: str, depth: int, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:

@@ -42,7 +42,13 @@ def epoch(column: str) -> str:
 
 def moment(seconds: float | None) -> Any:
     """The moment so many seconds after 1970; None stays None, as a column allows."""
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    if seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError):
+        # PostgreSQL knows infinity and the year 20000; Python's end of time is near enough.
+        return (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 def _same(value: Any) -> Any:

@@ -100,6 +100,33 @@ TYPES = {
     "vt_seconds": "integer",
 }
 
+# These have no default, except in a few functions.
+REQUIRED = frozenset(
+    {"attempts", "extension_seconds", "keep_alive_seconds", "message_id", "message_ids", "queue_name"}
+    | {"token", "tokens", "topic_name", "vt_seconds"}
+)
+OPTIONAL = frozenset(
+    {
+        ("consume_messages_batch", "vt_seconds"),
+        ("create_queue", "keep_alive_seconds"),
+        ("create_queue", "topic_name"),
+        ("get_queue_statistics", "queue_name"),
+        ("list_dlq_messages", "queue_name"),
+        ("purge_dlq", "queue_name"),
+        ("requeue_dlq_messages", "message_ids"),
+    }
+)
+
+# What an argument is called in Python, where that is another name.
+SPOKEN = {
+    "dedup_keys": "dedup_key",
+    "extension_seconds": "extension",
+    "keep_alive_seconds": "keep_alive",
+    "priorities": "priority",
+    "tenants": "tenant",
+    "vt_seconds": "visibility_timeout",
+}
+
 # Delays are no parameters of any function: the moment that is meant is told by the clock of the database.
 DELAYS = {
     "delay": (
@@ -127,6 +154,8 @@ def call(
     names, parameters = [], list[Parameter]()
     for name, value in arguments.items():
         if value is None:
+            if name in REQUIRED and (function, name) not in OPTIONAL:
+                raise InvalidArgument(f"{SPOKEN.get(name, name)} must be given, not None")
             continue
         if value is NULL:
             names.append(f"{name} => null")
@@ -135,7 +164,7 @@ def call(
         if name in DELAYS:
             parameters += value
         else:
-            parameters.append(_DUMPERS[TYPES[name]](name, value))
+            parameters.append(_DUMPERS[TYPES[name]](SPOKEN.get(name, name), value))
     return Call(function, _text(function, tuple(names), columns), tuple(parameters), parse, repeat)
 
 
@@ -197,7 +226,10 @@ def _dump_integer(bits: int) -> Callable[[str, Any], str]:
 def _dump_double(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(f"{name} must be a number, not {value!r}")
-    return repr(float(value))
+    try:
+        return repr(float(value))
+    except OverflowError:
+        raise InvalidArgument(f"{name} must be a number of reasonable size, not {value!r}") from None
 
 
 def _dump_boolean(name: str, value: Any) -> str:
@@ -215,6 +247,22 @@ def _dump_array(dump: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
     return dump_all
 
 
+def _dump_integers(bits: int) -> Callable[[str, Any], str]:
+    dump_all, smallest, largest = _dump_array(_dump_integer(bits)), -(2 ** (bits - 1)), 2 ** (bits - 1)
+
+    def dump(name: str, value: Any) -> str:
+        # Nothing but integers, as ids are: no need to look at them one by one, nor to quote them.
+        if (
+            type(value) is list
+            and set(map(type, value)) == {int}
+            and smallest <= min(value) <= max(value) < largest
+        ):
+            return "{" + ",".join(map(str, value)) + "}"
+        return dump_all(name, value)
+
+    return dump
+
+
 def _as_is(_name: str, value: Any) -> Any:
     """Made by this package: JSON as text, a moment as text, bytes."""
     return value
@@ -226,13 +274,13 @@ def _hexadecimal(_name: str, value: bytes) -> str:
 
 _DUMPERS: dict[str, Callable[[str, Any], Parameter]] = {
     "bigint": _dump_integer(64),
-    "bigint[]": _dump_array(_dump_integer(64)),
+    "bigint[]": _dump_integers(64),
     "boolean": _dump_boolean,
     "bytea": _as_is,
     "bytea[]": _dump_array(_hexadecimal),
     "double precision": _dump_double,
     "integer": _dump_integer(32),
-    "integer[]": _dump_array(_dump_integer(32)),
+    "integer[]": _dump_integers(32),
     "jsonb": _as_is,
     "jsonb[]": _dump_array(_as_is),
     "text": _dump_text,

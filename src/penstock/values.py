@@ -27,7 +27,7 @@ def interval(name: str, value: Duration) -> float:
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise InvalidArgument(f"{name} must be a number of seconds or a timedelta, not {value!r}")
-    if not math.isfinite(number) or not 0 <= number <= LONGEST:
+    if not 0 <= number <= LONGEST:
         raise InvalidArgument(f"{name} must be 0 to {LONGEST} seconds, not {value!r}")
     return float(number)
 

@@ -18,14 +18,14 @@ def test_the_tour_runs_and_ends_on_ctrl_c(tmp_path: Path) -> None:
         lines: list[str] = []
         for line in tour.stdout:
             lines.append(line)
-            if "requeue_dlq_messages" in line:
+            if "queue.send" in line:
                 break
         os.killpg(tour.pid, signal.SIGINT)
         lines += tour.stdout.readlines()
         assert tour.wait(30) == 0
     output = "".join(lines)
-    assert "billing: message 2 failed, attempt 2" in output
-    assert "dead letter: message 2 of billing, no_attempts_left: cannot bill -1" in output
+    assert "billing: message 2 fails, attempt 2" in output
+    assert "dead letter: message 2, no_attempts_left: ValueError: cannot bill -1" in output
     assert "The server runs until Ctrl-C" in output
     assert output.endswith("Stopping the server.\n")
 

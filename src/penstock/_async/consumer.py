@@ -35,7 +35,7 @@ logger = logging.getLogger("penstock")
 # Polling: fast first, then slower; rarely while notifications are heard.
 FIRST_POLL_SECONDS = 0.05
 LONGEST_POLL_SECONDS = 1.0
-LONGEST_POLL_LISTENING_SECONDS = 5.0
+LONGEST_POLL_LISTENING_SECONDS = 2.0
 # A lease is extended when a third of it is over.
 KEEP_BELOW = 2 / 3
 # After a failure to extend.
@@ -213,8 +213,7 @@ class AsyncConsumer(Generic[T]):
         held = {one.message_id: one for one in found}
         for message in due:
             if (extended := held.get(message.id)) is not None:
-                message.lease.until = extended.leased_until
-                message.lease.deadline = started + extended.lease_seconds
+                message.lease.extended(extended, started)
             else:
                 self._lose(message)
 

@@ -53,7 +53,6 @@ class AsyncListener:
         with self._lock:
             self._waiting.setdefault(channel, set()).add(flag)
             if self._background is None or not self._background.is_alive():
-                self._stopped = False
                 self._background = AsyncBackground(self._run, "penstock listener")
         self._waker.wake()
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock import rows
-from penstock.calls import Claimed
+from penstock.calls import Claimed, Extended
 from penstock.concurrency import AsyncBlock
 from penstock.errors import LeaseLost, PenstockError
 from penstock.models import Receipt
@@ -38,7 +38,7 @@ class AsyncLease:
     # The length that was asked for, and the end by this machine's own clock.
     seconds: float
     deadline: float
-    until: datetime
+    until: float
     # Called with True at the begin of a block, and False at its end.
     in_block: Callable[[AsyncMessage[Any], bool], None] | None = None
     reraise: bool = False
@@ -49,6 +49,11 @@ class AsyncLease:
     settled_by: AsyncApi | None = None
     block: AsyncBlock | None = None
     payload: Any = UNREAD
+
+    def extended(self, extended: Extended, started: float) -> None:
+        """It was extended, by a call that began at that time."""
+        self.until = extended.leased_until
+        self.deadline = started + extended.lease_seconds
 
     def lose(self) -> None:
         """Somebody else may have the message now: whoever works on it should stop."""
@@ -111,7 +116,8 @@ class AsyncMessage(Generic[T]):
     @property
     def leased_until(self) -> datetime:
         """When the lease ends, by the clock of the database."""
-        return self.lease.until
+        until: datetime = rows.moment(self.lease.until)
+        return until
 
     @property
     def priority(self) -> int:

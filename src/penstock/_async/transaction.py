@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
-from penstock.errors import from_database
+from penstock.errors import InvalidArgument, from_database
 from penstock.integrations import AsyncExecutor
 from penstock.payloads import Codec
 from penstock.statements import Call
@@ -25,11 +25,15 @@ class AsyncTransaction(AsyncApi, Generic[C]):
         super().__init__(codec)
         self.connection = connection
         self._executor = executor
+        # The connection belongs to somebody else by now.
+        self.is_over = False
 
     def in_transaction(self) -> bool:
-        return self._executor.in_transaction()
+        return not self.is_over and self._executor.in_transaction()
 
     async def _run(self, call: Call[T]) -> T:
+        if self.is_over:
+            raise InvalidArgument(f"{call.function}: this transaction is over")
         try:
             return call.parse(await self._executor.fetch(call.text, call.parameters))
         except Exception as exc:

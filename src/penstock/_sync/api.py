@@ -1,4 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/api.py: change that, then run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/api.py: change that, run `make generate`.
 
 """The calls, over whatever carries them: a client's own connections, or somebody's transaction."""
 
@@ -12,20 +12,21 @@ from typing import Any, TypeVar, overload
 from penstock import calls, rows
 from penstock.calls import Batch, Options
 from penstock.concurrency import Many, chunks
-from penstock.errors import InvalidArgument, LeaseLost
+from penstock.errors import InvalidArgument, LeaseLost, PayloadInvalid
 from penstock.models import (
     Breakdown,
     DeadLetter,
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
+    NewMessage,
     QueueSettings,
     QueueStatistics,
     Receipt,
     State,
     Topic,
 )
-from penstock.payloads import Codec, codec_of, encode
+from penstock.payloads import Codec, Stored, codec_of, encode
 from penstock.schema import SchemaVersion
 from penstock.statements import Call
 from penstock.values import Duration
@@ -41,6 +42,8 @@ Progress = Callable[[int], None]
 # Messages, and bytes of them, that go in one statement.
 CHUNK = 1000
 CHUNK_BYTES = 1_000_000
+# What can be iterated over, but is one payload.
+NO_ITERABLES = (str, bytes, bytearray, memoryview, Mapping)
 
 
 class Api:
@@ -207,7 +210,7 @@ class Api:
         queues, nothing is published and its id comes back. model: what the payload has to fit.
         """
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
-        stored = encode(payload, self._codec_for(model))
+        stored = self._stored(payload, model)
         return self._run(calls.publish_message(topic_name, stored, options))
 
     def publish_many(
@@ -253,7 +256,7 @@ class Api:
     ) -> int:
         """Send a message to one queue, past any topic. Returns its id. Options as in publish()."""
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
-        stored = encode(payload, self._codec_for(model))
+        stored = self._stored(payload, model)
         return self._run(calls.send_message(queue_name, stored, options))
 
     def send_many(
@@ -278,11 +281,18 @@ class Api:
         many = self._calls(batches, lambda batch: calls.send_messages(queue_name, batch, options))
         return self._run_many(many, progress, atomic)
 
+    def _stored(self, payload: Any, model: Any) -> Stored:
+        if isinstance(payload, NewMessage):
+            raise PayloadInvalid(
+                "a NewMessage is for publish_many() and send_many(): give the payload itself"
+            )
+        return encode(payload, self._codec_for(model))
+
     def _codec_for(self, model: Any) -> Codec[Any] | None:
         return self._codec if model is None else codec_of(model)
 
     def _batches(self, payloads: Many, model: Any) -> Iterator[Batch]:
-        if isinstance(payloads, str | bytes | Mapping):
+        if isinstance(payloads, NO_ITERABLES) or not isinstance(payloads, Iterable | Iterable):
             raise InvalidArgument(
                 f"payloads must be an iterable of payloads, not a {type(payloads).__name__}"
             )
@@ -346,8 +356,8 @@ class Api:
 
     def message_of(self, claimed: calls.Claimed, codec: Codec[Any] | None, started: float) -> Message[Any]:
         """The message for a row that was claimed by a call that began at that time."""
-        until: datetime = rows.moment(claimed.leased_until)
-        lease = Lease(self, claimed.lease_seconds, started + claimed.lease_seconds, until)
+        deadline = started + claimed.lease_seconds
+        lease = Lease(self, claimed.lease_seconds, deadline, claimed.leased_until)
         return Message(claimed, codec, lease)
 
     # Settle
@@ -358,17 +368,24 @@ class Api:
 
     def ack_many(self, messages: Iterable[Settleable]) -> list[Receipt]:
         """Messages are done, in one call for each queue. Returns those whose lease was not held any more."""
-        by_queue: dict[str, list[Receipt]] = {}
-        messages = list(messages)
+        if not isinstance(messages, Iterable):
+            raise InvalidArgument(f"messages must be messages or their receipts, not {messages!r}")
+        by_queue: dict[tuple[str, int], dict[int, tuple[Receipt, Settleable]]] = {}
         for message in messages:
-            receipt = _receipt(message)
-            by_queue.setdefault(receipt.queue_name, []).append(receipt)
+            receipt, number = _receipt(message), 0
+            # What is there twice, perhaps with another token, goes in another call: the answer is an id.
+            while receipt.message_id in (group := by_queue.setdefault((receipt.queue_name, number), {})):
+                number += 1
+            group[receipt.message_id] = (receipt, message)
         lost = []
-        for queue_name, receipts in by_queue.items():
-            held = self._run(calls.ack_messages(queue_name, receipts))
-            lost += [receipt for receipt in receipts if receipt.message_id not in set(held)]
-        for message in messages:
-            self._mark(message, settled=_receipt(message) not in lost)
+        for (queue_name, _), group in by_queue.items():
+            receipts = [receipt for receipt, _ in group.values()]
+            found = self._run(calls.ack_messages(queue_name, receipts))
+            held = set(found)
+            for receipt, message in group.values():
+                self._mark(message, settled=receipt.message_id in held)
+                if receipt.message_id not in held:
+                    lost.append(receipt)
         return lost
 
     def nack(self, message: Settleable, *, delay: Duration | None = None, error: str | None = None) -> None:
@@ -413,9 +430,9 @@ class Api:
             self._mark(message, settled=False)
             raise LeaseLost(f"extend: the lease on {message!r} is over, or it is settled already")
         if isinstance(message, Message):
-            message.lease.until = found[0].leased_until
-            message.lease.deadline = started + found[0].lease_seconds
-        return found[0].leased_until
+            message.lease.extended(found[0], started)
+        until: datetime = rows.moment(found[0].leased_until)
+        return until
 
     def pulse(
         self, token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None = None
@@ -524,4 +541,8 @@ class Api:
 
 
 def _receipt(message: Settleable) -> Receipt:
-    return message.receipt if isinstance(message, Message) else message
+    if isinstance(message, Message):
+        return message.receipt
+    if not isinstance(message, Receipt):
+        raise InvalidArgument(f"message must be a message or its receipt, not {message!r}")
+    return message

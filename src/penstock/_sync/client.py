@@ -1,4 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/client.py: change that, then run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/client.py: change that, run `make generate`.
 
 """The client: connections of its own, consumers, and the way into somebody's transaction."""
 
@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, TypeVar, overload
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from penstock import calls, schema
 from penstock.concurrency import in_this_thread, sleep
@@ -27,6 +28,7 @@ from penstock.errors import (
     DeliveryUnknown,
     InvalidArgument,
     NotReplicated,
+    PenstockError,
     from_database,
 )
 from penstock.integrations import adapt
@@ -89,7 +91,7 @@ class Client(Api):
         install: bool | None = None,
     ) -> None:
         super().__init__(None if codec is None else codec_of(codec))
-        if not isinstance(max_connections, int) or max_connections < 1:
+        if type(max_connections) is not int or max_connections < 1:
             raise InvalidArgument(f"max_connections must be at least 1, not {max_connections!r}")
         self._dsn = resolve_dsn(dsn, os.environ)
         if self._dsn is not None:
@@ -196,13 +198,22 @@ class Client(Api):
         """A transaction: calls in it, and statements of its `connection`, take effect together or not."""
         connections = self._opened()
         with connections.lend() as own:
+            transaction = Transaction(own.connection, own, self._codec)
             try:
                 with own.connection.transaction():
-                    yield Transaction(own.connection, own, self._codec)
+                    yield transaction
+                    if own.connection.info.transaction_status == TransactionStatus.INERROR:
+                        raise PenstockError(
+                            "the transaction was rolled back: a call or statement in it had failed",
+                            hint="to go on after an error, put what may fail into a savepoint:"
+                            " `with tx.connection.transaction():`",
+                        )
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
                 raise
+            finally:
+                transaction.is_over = True
             self._check_replicated(own)
 
     # Calls
@@ -214,6 +225,7 @@ class Client(Api):
         """Call, and call again while there is no connection, where twice does no more than once."""
         give_up, pause = time.monotonic() + self._retry_for, FIRST_PAUSE_SECONDS
         lost: ConnectionLost | None = None
+        failure: DatabaseUnavailable
         self._opened()
         while True:
             try:
@@ -225,7 +237,7 @@ class Client(Api):
             except DatabaseUnavailable as exc:
                 if exc.sqlstate is not None and not exc.sqlstate.startswith(TEMPORARY):
                     raise
-                failure = exc  # type: ignore[assignment]
+                failure = exc
             else:
                 if lost is not None and call.repeat is Repeat.DOUBTFUL and not result:
                     raise lost

@@ -1,4 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/connections.py: change that, then run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/connections.py: change that, run `make generate`.
 
 """The connections of a client: opened when needed, kept when idle, the one used last is used next.
 

@@ -1,4 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/listener.py: change that, then run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/listener.py: change that, run `make generate`.
 
 """One connection that listens, however many consumers wait.
 
@@ -55,7 +55,6 @@ class Listener:
         with self._lock:
             self._waiting.setdefault(channel, set()).add(flag)
             if self._background is None or not self._background.is_alive():
-                self._stopped = False
                 self._background = Background(self._run, "penstock listener")
         self._waker.wake()
 

@@ -1,4 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/message.py: change that, then run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/message.py: change that, run `make generate`.
 
 """A message that was delivered, and its lease."""
 
@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock import rows
-from penstock.calls import Claimed
+from penstock.calls import Claimed, Extended
 from penstock.concurrency import Block
 from penstock.errors import LeaseLost, PenstockError
 from penstock.models import Receipt
@@ -40,7 +40,7 @@ class Lease:
     # The length that was asked for, and the end by this machine's own clock.
     seconds: float
     deadline: float
-    until: datetime
+    until: float
     # Called with True at the begin of a block, and False at its end.
     in_block: Callable[[Message[Any], bool], None] | None = None
     reraise: bool = False
@@ -51,6 +51,11 @@ class Lease:
     settled_by: Api | None = None
     block: Block | None = None
     payload: Any = UNREAD
+
+    def extended(self, extended: Extended, started: float) -> None:
+        """It was extended, by a call that began at that time."""
+        self.until = extended.leased_until
+        self.deadline = started + extended.lease_seconds
 
     def lose(self) -> None:
         """Somebody else may have the message now: whoever works on it should stop."""
@@ -113,7 +118,8 @@ class Message(Generic[T]):
     @property
     def leased_until(self) -> datetime:
         """When the lease ends, by the clock of the database."""
-        return self.lease.until
+        until: datetime = rows.moment(self.lease.until)
+        return until
 
     @property
     def priority(self) -> int:

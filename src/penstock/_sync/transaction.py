@@ -1,4 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/transaction.py: change that, then run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/transaction.py: change that, run `make generate`.
 
 """The calls in somebody's own transaction."""
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
-from penstock.errors import from_database
+from penstock.errors import InvalidArgument, from_database
 from penstock.integrations import Executor
 from penstock.payloads import Codec
 from penstock.statements import Call
@@ -27,11 +27,15 @@ class Transaction(Api, Generic[C]):
         super().__init__(codec)
         self.connection = connection
         self._executor = executor
+        # The connection belongs to somebody else by now.
+        self.is_over = False
 
     def in_transaction(self) -> bool:
-        return self._executor.in_transaction()
+        return not self.is_over and self._executor.in_transaction()
 
     def _run(self, call: Call[T]) -> T:
+        if self.is_over:
+            raise InvalidArgument(f"{call.function}: this transaction is over")
         try:
             return call.parse(self._executor.fetch(call.text, call.parameters))
         except Exception as exc:
