@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from json.scanner import make_scanner
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import msgspec
@@ -47,7 +46,7 @@ class Codec(Protocol[T]):
 
 _encode_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _encode_plain = msgspec.json.Encoder().encode
-_scan = make_scanner(json.JSONDecoder())
+_decode_first = json.JSONDecoder().raw_decode
 _SCALARS = frozenset({str, int, bool, type(None)})
 _CONTAINERS = (dict, list, tuple)
 _BYTES = (bytes, bytearray, memoryview)
@@ -103,7 +102,7 @@ def _render(value: Any) -> str:
 
 def load_json(text: str) -> Json:
     """The value of JSON text, as the database writes it: without a blank around it."""
-    return _scan(text, 0)[0]
+    return _decode_first(text)[0]
 
 
 def codec_of(model: Any) -> Codec[Any]:

@@ -283,9 +283,7 @@ class Api:
 
     def _stored(self, payload: Any, model: Any) -> Stored:
         if isinstance(payload, NewMessage):
-            raise PayloadInvalid(
-                "a NewMessage is for publish_many() and send_many(): give the payload itself"
-            )
+            raise PayloadInvalid("a NewMessage is for publish_many() and send_many(): give its payload")
         return encode(payload, self._codec_for(model))
 
     def _codec_for(self, model: Any) -> Codec[Any] | None:
