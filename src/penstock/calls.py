@@ -24,7 +24,7 @@ from .models import (
 )
 from .payloads import Codec, Stored, encode, encode_json
 from .schema import SchemaVersion
-from .statements import NULL, Call, Repeat, Row, array, call
+from .statements import NULL, Call, Repeat, Row, array, call, call_each
 from .values import Duration, interval, moment, seconds
 
 
@@ -348,7 +348,10 @@ def ack_message(receipt: Receipt, result: object = None) -> Call[bool]:
     return _settle("ack_message", receipt, result=None if result is None else encode_json(result, "result"))
 
 
-def ack_messages(queue_name: str, receipts: Sequence[Receipt]) -> Call[list[int]]:
+def ack_messages(
+    queue_name: str, receipts: Sequence[Receipt], results: Sequence[object] | None = None
+) -> Call[list[int]]:
+    texts = [None if result is None else encode_json(result, "result") for result in results or ()]
     return call(
         "ack_messages",
         _values,
@@ -357,6 +360,7 @@ def ack_messages(queue_name: str, receipts: Sequence[Receipt]) -> Call[list[int]
         queue_name=queue_name,
         message_ids=[receipt.message_id for receipt in receipts],
         tokens=[receipt.token for receipt in receipts],
+        results=texts if any(text is not None for text in texts) else None,
     )
 
 
@@ -366,6 +370,12 @@ def nack_message(receipt: Receipt, delay: Duration | None, error: str | None) ->
 
 def release_message(receipt: Receipt) -> Call[bool]:
     return _settle("release_message", receipt)
+
+
+def release_messages(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[bool]]:
+    return call_each(
+        "release_message", _values, Repeat.DOUBTFUL, message_ids, queue_name=queue_name, token=token
+    )
 
 
 def reject_message(receipt: Receipt, error: str | None) -> Call[bool]:

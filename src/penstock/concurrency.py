@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from itertools import islice
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 __all__ = [
@@ -81,13 +82,23 @@ def chunks(items: Many, size: int) -> Iterator[list[Any]]:
 
 
 class AsyncFlag:
-    """Is set by one and awaited by others."""
+    """Is set by others and awaited by one."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def set(self) -> None:
         self._event.set()
+
+    def set_from_anywhere(self) -> None:
+        """Set it from a signal handler or another thread, where the loop has to be woken."""
+        if self._loop is None:
+            self._event.set()
+            return
+        # A loop that is closed has nobody waiting.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._event.set)
 
     def clear(self) -> None:
         self._event.clear()
@@ -97,6 +108,7 @@ class AsyncFlag:
 
     async def wait(self, timeout: float | None) -> bool:
         """Wait until it is set, at most so many seconds; whether it is."""
+        self._loop = asyncio.get_running_loop()
         if not self._event.is_set() and (timeout is None or timeout > 0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
@@ -104,8 +116,36 @@ class AsyncFlag:
         return self._event.is_set()
 
 
-class Flag(threading.Event):
-    """Is set by one thread and awaited by others."""
+class Flag:
+    """Is set by other threads, or a signal handler, and awaited by one.
+
+    No threading.Event: a handler that sets it while the same thread is about to wait would wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+
+    def set(self) -> None:
+        self._is_set = True
+        self._tokens.put(None)
+
+    set_from_anywhere = set
+
+    def clear(self) -> None:
+        self._is_set = False
+        with contextlib.suppress(Empty):
+            while True:
+                self._tokens.get_nowait()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def wait(self, timeout: float | None) -> bool:
+        if not self._is_set and (timeout is None or timeout > 0):
+            with contextlib.suppress(Empty):
+                self._tokens.get(timeout=timeout)
+        return self._is_set
 
 
 class AsyncSlots:

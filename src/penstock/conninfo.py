@@ -23,9 +23,6 @@ KEEPALIVE = {
     "tcp_user_timeout": "30000",
 }
 
-# libpq tells most refusals only in words; those of these classes come with a code.
-TEMPORARY_CLASSES = ("08", "53", "57")
-
 
 def complete(dsn: str, defaults: Mapping[str, str] = KEEPALIVE) -> str:
     """The DSN in key=value form, with defaults for what it does not say."""

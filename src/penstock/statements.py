@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .errors import InvalidArgument
 
-__all__ = ["NULL", "Call", "Parameter", "Repeat", "Row", "array", "call", "numbered"]
+__all__ = ["NULL", "Call", "Parameter", "Repeat", "Row", "array", "call", "call_each", "numbered"]
 
 T = TypeVar("T")
 
@@ -119,6 +119,7 @@ OPTIONAL = frozenset(
 
 # What an argument is called in Python, where that is another name.
 SPOKEN = {
+    "consumer_token": "token",
     "dedup_keys": "dedup_key",
     "extension_seconds": "extension",
     "keep_alive_seconds": "keep_alive",
@@ -140,6 +141,20 @@ DELAYS = {
         " cast(cast(%s as text) as double precision[])) with ordinality as d(at, secs, n) order by d.n)",
     ),
 }
+
+
+def call_each(
+    function: str, parse: Callable[[Sequence[Row]], T], repeat: Repeat, ids: Sequence[int], **common: Any
+) -> Call[T]:
+    """A call for each of these messages, in one statement."""
+    names = tuple(common)
+    arguments = ", ".join(["message_id => m.id", *map(_argument, names)])
+    text = (
+        f"select penstock.{function}({arguments})"
+        " from unnest(cast(cast(%s as text) as bigint[])) as m(id) order by m.id"
+    )
+    parameters = [_DUMPERS[TYPES[name]](name, value) for name, value in common.items()]
+    return Call(function, text, (*parameters, _DUMPERS["bigint[]"]("message_ids", list(ids))), parse, repeat)
 
 
 def call(

@@ -7,6 +7,7 @@ process may fork.
 from __future__ import annotations
 
 import os
+import random
 import select
 import time
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import ConnStatus
 
-from penstock.concurrency import AsyncSlots
+from penstock.concurrency import AsyncSlots, async_sleep
 from penstock.conninfo import complete, unavailable
 from penstock.errors import DatabaseUnavailable
 from penstock.integrations.psycopg import AsyncPsycopg
@@ -25,6 +26,12 @@ __all__ = ["AsyncConnections", "AsyncOwn"]
 
 # After so long without use a connection is asked whether it is still there.
 PROBE_AFTER_SECONDS = 30.0
+MOST_READS = 100
+# Between attempts to connect.
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+# libpq has no code for a server that is not there; with codes of these classes it is there, but not ready.
+TEMPORARY = ("08", "53", "57")
 # Executions of a statement before it is prepared.
 PREPARE_THRESHOLD = 2
 
@@ -59,7 +66,10 @@ class AsyncOwn(AsyncPsycopg):
         if self.is_lost:
             return False
         try:
-            if _is_readable(self.connection.fileno()):
+            # The end of the stream comes after the server's last words, in a read of its own.
+            for _ in range(MOST_READS):
+                if not _is_readable(self.connection.fileno()):
+                    break
                 self.connection.pgconn.consume_input()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
                 await self.connection.execute("select 1")
@@ -88,8 +98,8 @@ class AsyncConnections:
         self._pid = os.getpid()
 
     @asynccontextmanager
-    async def lend(self) -> AsyncIterator[AsyncOwn]:
-        """A connection for as long as the block runs."""
+    async def lend(self, patience: float = 0.0) -> AsyncIterator[AsyncOwn]:
+        """A connection for as long as the block runs; if there is no server, wait for it so many seconds."""
         if self._closed:
             raise DatabaseUnavailable("this client is closed")
         if self._pid != os.getpid():
@@ -102,7 +112,7 @@ class AsyncConnections:
                 hint="raise max_connections of the client, or end transactions sooner",
             )
         try:
-            own = await self._idle_one() or await self._open()
+            own = await self._idle_one() or await self._open_patiently(time.monotonic() + patience)
             try:
                 yield own
             finally:
@@ -130,6 +140,19 @@ class AsyncConnections:
                 return own
             await own.connection.close()
         return None
+
+    async def _open_patiently(self, give_up: float) -> AsyncOwn:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self._open()
+            except DatabaseUnavailable as exc:
+                if exc.sqlstate is not None and not exc.sqlstate.startswith(TEMPORARY):
+                    raise
+                if self._closed or time.monotonic() + pause > give_up:
+                    raise
+            await async_sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     async def _open(self) -> AsyncOwn:
         try:

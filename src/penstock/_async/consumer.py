@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import random
@@ -17,7 +18,7 @@ import psycopg
 
 from penstock import calls
 from penstock.concurrency import AsyncFlag
-from penstock.errors import DatabaseUnavailable, LeaseLost
+from penstock.errors import DatabaseUnavailable, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
 
@@ -72,12 +73,13 @@ class AsyncConsumer(Generic[T]):
         self._flag = AsyncFlag()
         self._channel: str | None = None
         self._stopped = False
+        self._lock = asyncio.Lock()
         self._keep_not_before = 0.0
 
     def stop(self) -> None:
         """End the iteration after the message that is in hand; from a signal handler, or another thread."""
         self._stopped = True
-        self._flag.set()
+        self._flag.set_from_anywhere()
 
     async def close(self) -> None:
         """Stop, and release what was claimed and not handed out."""
@@ -101,16 +103,20 @@ class AsyncConsumer(Generic[T]):
             await self._leave()
 
     async def _leave(self) -> None:
-        self._host.leave(self, self._channel, self._flag)
-        self._channel = None
-        while self._unread:
-            message = self._unread.popleft()
-            self._kept.pop(message.id, None)
-            if not message.is_lost:
+        # Not while a claim is under way: what it brings is to be released, too.
+        async with self._lock:
+            unread = [message for message in self._unread if not message.is_lost]
+            self._unread.clear()
+            for message in unread:
+                self._kept.pop(message.id, None)
+            if unread:
+                ids = [message.id for message in unread]
                 try:
-                    await self._host.api.release(message)
-                except (LeaseLost, DatabaseUnavailable, psycopg.Error) as exc:
-                    logger.debug("%r was not released: %s", message, exc)
+                    await self._host.attempt(calls.release_messages(self.queue_name, ids, self.token))
+                except (PenstockError, psycopg.Error) as exc:
+                    logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
+            self._host.leave(self, self._channel, self._flag)
+            self._channel = None
 
     async def _next(self) -> AsyncMessage[T] | None:
         """The next message; None after waiting for so long, or when stopped."""
@@ -121,7 +127,9 @@ class AsyncConsumer(Generic[T]):
                 return message
             self._flag.clear()
             try:
-                await self._claim()
+                async with self._lock:
+                    if not self._stopped:
+                        await self._claim()
             except DatabaseUnavailable as exc:
                 if time.monotonic() >= deadline:
                     raise

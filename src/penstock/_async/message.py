@@ -19,7 +19,7 @@ from penstock.payloads import Codec, decode, load_json
 from penstock.values import Duration
 
 if TYPE_CHECKING:
-    from .api import AsyncApi
+    from .consuming import AsyncConsuming
 
 __all__ = ["AsyncLease", "AsyncMessage"]
 
@@ -34,7 +34,7 @@ UNREAD = object()
 class AsyncLease:
     """What changes while a message is held."""
 
-    api: AsyncApi
+    api: AsyncConsuming
     # The length that was asked for, and the end by this machine's own clock.
     seconds: float
     deadline: float
@@ -46,7 +46,7 @@ class AsyncLease:
     is_settling: bool = False
     is_settled: bool = False
     # Where that was done in a transaction: it may be open still, or rolled back.
-    settled_by: AsyncApi | None = None
+    settled_by: AsyncConsuming | None = None
     block: AsyncBlock | None = None
     payload: Any = UNREAD
 

@@ -10,7 +10,8 @@ from penstock.integrations import AsyncExecutor
 from penstock.payloads import Codec
 from penstock.statements import Call
 
-from .api import AsyncApi, Progress
+from .api import AsyncApi
+from .carrier import Progress
 
 __all__ = ["AsyncTransaction"]
 

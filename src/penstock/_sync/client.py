@@ -37,8 +37,9 @@ from penstock.settings import redact, resolve_dsn
 from penstock.statements import Call, Repeat
 from penstock.values import Duration, interval
 
-from .api import Api, Progress
+from .api import Api
 from .bulk import Bulk
+from .carrier import Progress
 from .connections import Connections, Own
 from .consumer import ConsumeOptions, Consumer
 from .host import Host
@@ -57,8 +58,6 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 # An attempt that was made to write where nobody may: this server is a standby now.
 READ_ONLY = "25006"
-# libpq has no code for a server that is not there; with these codes it is there, but not ready.
-TEMPORARY = ("08", "53", "57")
 
 PROBE = (
     "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
@@ -197,7 +196,7 @@ class Client(Api):
     def transaction(self) -> Iterator[Transaction[psycopg.Connection[Any]]]:
         """A transaction: calls in it, and statements of its `connection`, take effect together or not."""
         connections = self._opened()
-        with connections.lend() as own:
+        with connections.lend(self._retry_for) as own:
             transaction = Transaction(own.connection, own, self._codec)
             try:
                 with own.connection.transaction():
@@ -225,31 +224,27 @@ class Client(Api):
         """Call, and call again while there is no connection, where twice does no more than once."""
         give_up, pause = time.monotonic() + self._retry_for, FIRST_PAUSE_SECONDS
         lost: ConnectionLost | None = None
-        failure: DatabaseUnavailable
         self._opened()
         while True:
             try:
-                result = self._attempt(call)
+                result = self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
-                if call.repeat is Repeat.NEVER:
+                if call.repeat is Repeat.NEVER or time.monotonic() + pause > give_up:
                     raise
-                lost = failure = exc
+                lost = exc
             except DatabaseUnavailable as exc:
-                if exc.sqlstate is not None and not exc.sqlstate.startswith(TEMPORARY):
-                    raise
-                failure = exc
+                if exc.sqlstate != READ_ONLY or time.monotonic() + pause > give_up:
+                    raise lost or exc from None
             else:
                 if lost is not None and call.repeat is Repeat.DOUBTFUL and not result:
                     raise lost
                 return result
-            if time.monotonic() + pause > give_up:
-                raise failure
             sleep(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def _attempt(self, call: Call[T]) -> T:
+    def _attempt(self, call: Call[T], patience: float = 0.0) -> T:
         connections = self._opened()
-        with connections.lend() as own:
+        with connections.lend(patience) as own:
             try:
                 found = own.fetch(call.text, call.parameters)
             except psycopg.Error as exc:
@@ -266,7 +261,9 @@ class Client(Api):
             return unknown(f"{(unknown.__doc__ or '').rstrip('.')}: {exc}")
         if exc.sqlstate == READ_ONLY:
             own.is_unfit = True
-            return DatabaseUnavailable(f"the server takes no changes now: {exc}")
+            failure = DatabaseUnavailable(f"the server takes no changes now: {exc}")
+            failure.sqlstate = READ_ONLY
+            return failure
         return from_database(exc) or exc
 
     def _check_replicated(self, own: Own) -> None:
@@ -285,7 +282,7 @@ class Client(Api):
                 progress(len(ids))
             return ids
         connections = self._opened()
-        with connections.lend() as own:
+        with connections.lend(self._retry_for) as own:
             bulk = Bulk(own.connection, progress, pipelined=not connections.is_pooled)
             try:
                 bulk.run([first, second], many, None if atomic else COMMIT_EVERY)

@@ -9,6 +9,7 @@ process may fork.
 from __future__ import annotations
 
 import os
+import random
 import select
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import ConnStatus
 
-from penstock.concurrency import Slots
+from penstock.concurrency import Slots, sleep
 from penstock.conninfo import complete, unavailable
 from penstock.errors import DatabaseUnavailable
 from penstock.integrations.psycopg import Psycopg
@@ -27,6 +28,12 @@ __all__ = ["Connections", "Own"]
 
 # After so long without use a connection is asked whether it is still there.
 PROBE_AFTER_SECONDS = 30.0
+MOST_READS = 100
+# Between attempts to connect.
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
+# libpq has no code for a server that is not there; with codes of these classes it is there, but not ready.
+TEMPORARY = ("08", "53", "57")
 # Executions of a statement before it is prepared.
 PREPARE_THRESHOLD = 2
 
@@ -61,7 +68,10 @@ class Own(Psycopg):
         if self.is_lost:
             return False
         try:
-            if _is_readable(self.connection.fileno()):
+            # The end of the stream comes after the server's last words, in a read of its own.
+            for _ in range(MOST_READS):
+                if not _is_readable(self.connection.fileno()):
+                    break
                 self.connection.pgconn.consume_input()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
                 self.connection.execute("select 1")
@@ -90,8 +100,8 @@ class Connections:
         self._pid = os.getpid()
 
     @contextmanager
-    def lend(self) -> Iterator[Own]:
-        """A connection for as long as the block runs."""
+    def lend(self, patience: float = 0.0) -> Iterator[Own]:
+        """A connection for as long as the block runs; if there is no server, wait for it so many seconds."""
         if self._closed:
             raise DatabaseUnavailable("this client is closed")
         if self._pid != os.getpid():
@@ -104,7 +114,7 @@ class Connections:
                 hint="raise max_connections of the client, or end transactions sooner",
             )
         try:
-            own = self._idle_one() or self._open()
+            own = self._idle_one() or self._open_patiently(time.monotonic() + patience)
             try:
                 yield own
             finally:
@@ -132,6 +142,19 @@ class Connections:
                 return own
             own.connection.close()
         return None
+
+    def _open_patiently(self, give_up: float) -> Own:
+        pause = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return self._open()
+            except DatabaseUnavailable as exc:
+                if exc.sqlstate is not None and not exc.sqlstate.startswith(TEMPORARY):
+                    raise
+                if self._closed or time.monotonic() + pause > give_up:
+                    raise
+            sleep(pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def _open(self) -> Own:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import threading
 import time
 import uuid
 from collections import deque
@@ -19,7 +20,7 @@ import psycopg
 
 from penstock import calls
 from penstock.concurrency import Flag
-from penstock.errors import DatabaseUnavailable, LeaseLost
+from penstock.errors import DatabaseUnavailable, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
 
@@ -74,12 +75,13 @@ class Consumer(Generic[T]):
         self._flag = Flag()
         self._channel: str | None = None
         self._stopped = False
+        self._lock = threading.Lock()
         self._keep_not_before = 0.0
 
     def stop(self) -> None:
         """End the iteration after the message that is in hand; from a signal handler, or another thread."""
         self._stopped = True
-        self._flag.set()
+        self._flag.set_from_anywhere()
 
     def close(self) -> None:
         """Stop, and release what was claimed and not handed out."""
@@ -103,16 +105,20 @@ class Consumer(Generic[T]):
             self._leave()
 
     def _leave(self) -> None:
-        self._host.leave(self, self._channel, self._flag)
-        self._channel = None
-        while self._unread:
-            message = self._unread.popleft()
-            self._kept.pop(message.id, None)
-            if not message.is_lost:
+        # Not while a claim is under way: what it brings is to be released, too.
+        with self._lock:
+            unread = [message for message in self._unread if not message.is_lost]
+            self._unread.clear()
+            for message in unread:
+                self._kept.pop(message.id, None)
+            if unread:
+                ids = [message.id for message in unread]
                 try:
-                    self._host.api.release(message)
-                except (LeaseLost, DatabaseUnavailable, psycopg.Error) as exc:
-                    logger.debug("%r was not released: %s", message, exc)
+                    self._host.attempt(calls.release_messages(self.queue_name, ids, self.token))
+                except (PenstockError, psycopg.Error) as exc:
+                    logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
+            self._host.leave(self, self._channel, self._flag)
+            self._channel = None
 
     def _next(self) -> Message[T] | None:
         """The next message; None after waiting for so long, or when stopped."""
@@ -123,7 +129,9 @@ class Consumer(Generic[T]):
                 return message
             self._flag.clear()
             try:
-                self._claim()
+                with self._lock:
+                    if not self._stopped:
+                        self._claim()
             except DatabaseUnavailable as exc:
                 if time.monotonic() >= deadline:
                     raise

@@ -21,7 +21,7 @@ from penstock.payloads import Codec, decode, load_json
 from penstock.values import Duration
 
 if TYPE_CHECKING:
-    from .api import Api
+    from .consuming import Consuming
 
 __all__ = ["Lease", "Message"]
 
@@ -36,7 +36,7 @@ UNREAD = object()
 class Lease:
     """What changes while a message is held."""
 
-    api: Api
+    api: Consuming
     # The length that was asked for, and the end by this machine's own clock.
     seconds: float
     deadline: float
@@ -48,7 +48,7 @@ class Lease:
     is_settling: bool = False
     is_settled: bool = False
     # Where that was done in a transaction: it may be open still, or rolled back.
-    settled_by: Api | None = None
+    settled_by: Consuming | None = None
     block: Block | None = None
     payload: Any = UNREAD
 

@@ -12,7 +12,8 @@ from penstock.integrations import Executor
 from penstock.payloads import Codec
 from penstock.statements import Call
 
-from .api import Api, Progress
+from .api import Api
+from .carrier import Progress
 
 __all__ = ["Transaction"]
 

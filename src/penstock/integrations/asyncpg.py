@@ -14,15 +14,19 @@ __all__ = ["adapt_async"]
 
 
 class _Asyncpg:
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, gone: type[Exception]) -> None:
         self._connection = connection
+        self._gone = gone
 
     async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
         rows = await self._connection.fetch(numbered(text), *parameters)
         return [tuple(row) for row in rows]
 
     def in_transaction(self) -> bool:
-        return bool(self._connection.is_in_transaction())
+        try:
+            return bool(self._connection.is_in_transaction())
+        except self._gone:
+            return False  # back in its pool
 
 
 def adapt_async(connection: object) -> AsyncExecutor | None:
@@ -31,4 +35,4 @@ def adapt_async(connection: object) -> AsyncExecutor | None:
         return None
     if not isinstance(connection, asyncpg.Connection | pool.PoolConnectionProxy):
         return None
-    return _Asyncpg(connection)
+    return _Asyncpg(connection, asyncpg.InterfaceError)

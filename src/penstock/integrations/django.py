@@ -9,7 +9,7 @@ from typing import Any
 from penstock.errors import UnsupportedConnection
 from penstock.statements import Parameter, Row
 
-from .protocol import Executor
+from .protocol import OPEN, Executor
 
 __all__ = ["adapt"]
 
@@ -25,7 +25,8 @@ class _Django:
         return rows
 
     def in_transaction(self) -> bool:
-        return bool(self._connection.in_atomic_block)
+        driver = self._connection.connection
+        return driver is not None and driver.info.transaction_status in OPEN
 
 
 def adapt(connection: object) -> Executor | None:

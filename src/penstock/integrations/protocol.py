@@ -7,7 +7,10 @@ from typing import Protocol
 
 from penstock.statements import Parameter, Row
 
-__all__ = ["AsyncExecutor", "Executor"]
+__all__ = ["OPEN", "AsyncExecutor", "Executor"]
+
+# The states of libpq in which a transaction is open: at work, waiting, failed. Not so when it is closed.
+OPEN = frozenset({1, 2, 3})
 
 
 class AsyncExecutor(Protocol):

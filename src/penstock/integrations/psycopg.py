@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from penstock.statements import Parameter, Row
 
-from .protocol import AsyncExecutor, Executor
+from .protocol import OPEN, AsyncExecutor, Executor
 
 __all__ = ["AsyncPsycopg", "Psycopg", "adapt", "adapt_async"]
 
@@ -30,7 +29,7 @@ class AsyncPsycopg:
         return await cursor.fetchall()
 
     def in_transaction(self) -> bool:
-        return self.connection.info.transaction_status != TransactionStatus.IDLE
+        return self.connection.info.transaction_status in OPEN
 
 
 class Psycopg:
@@ -46,7 +45,7 @@ class Psycopg:
         return cursor.execute(text, parameters).fetchall()
 
     def in_transaction(self) -> bool:
-        return self.connection.info.transaction_status != TransactionStatus.IDLE
+        return self.connection.info.transaction_status in OPEN
 
 
 def adapt(connection: object) -> Executor | None:

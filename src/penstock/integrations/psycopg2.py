@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.statements import Parameter, Row
 
-from .protocol import Executor
+from .protocol import OPEN, Executor
 
 __all__ = ["adapt"]
 
@@ -25,7 +25,7 @@ class _Psycopg2:
         return rows
 
     def in_transaction(self) -> bool:
-        return bool(self._connection.info.transaction_status)
+        return self._connection.info.transaction_status in OPEN
 
 
 def adapt(connection: object) -> Executor | None:

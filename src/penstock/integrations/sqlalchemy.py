@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,16 +16,16 @@ __all__ = ["adapt", "adapt_async"]
 
 
 class _Session:
-    """A Session, or whatever else has a connection()."""
+    """A Session, found anew for each call: a registry has another one for each thread."""
 
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._find = find
 
     def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        return _Connection(self._session.connection()).fetch(text, parameters)
+        return _Connection(self._find().connection()).fetch(text, parameters)
 
     def in_transaction(self) -> bool:
-        return bool(self._session.in_transaction())
+        return bool(self._find().in_transaction())
 
 
 class _Connection:
@@ -41,14 +41,14 @@ class _Connection:
 
 
 class _AsyncSession:
-    def __init__(self, session: Any) -> None:
-        self._session = session
+    def __init__(self, find: Callable[[], Any]) -> None:
+        self._find = find
 
     async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        return await _AsyncConnection(await self._session.connection()).fetch(text, parameters)
+        return await _AsyncConnection(await self._find().connection()).fetch(text, parameters)
 
     def in_transaction(self) -> bool:
-        return bool(self._session.in_transaction())
+        return bool(self._find().in_transaction())
 
 
 class _AsyncConnection:
@@ -65,8 +65,10 @@ class _AsyncConnection:
 
 def adapt(connection: object) -> Executor | None:
     orm, engine = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.engine")
-    if orm is not None and isinstance(connection, orm.Session | orm.scoped_session):
+    if orm is not None and isinstance(connection, orm.scoped_session):
         return _Session(connection)
+    if orm is not None and isinstance(connection, orm.Session):
+        return _Session(lambda: connection)
     if engine is not None and isinstance(connection, engine.Connection):
         return _Connection(connection)
     return None
@@ -76,8 +78,10 @@ def adapt_async(connection: object) -> AsyncExecutor | None:
     asynchronous = sys.modules.get("sqlalchemy.ext.asyncio")
     if asynchronous is None:
         return None
-    if isinstance(connection, asynchronous.AsyncSession | asynchronous.async_scoped_session):
+    if isinstance(connection, asynchronous.async_scoped_session):
         return _AsyncSession(connection)
+    if isinstance(connection, asynchronous.AsyncSession):
+        return _AsyncSession(lambda: connection)
     if isinstance(connection, asynchronous.AsyncConnection):
         return _AsyncConnection(connection)
     return None

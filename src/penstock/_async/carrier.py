@@ -1,0 +1,36 @@
+"""What all parts of the API stand on: something that carries calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from penstock.payloads import Codec, codec_of
+from penstock.statements import Call
+
+__all__ = ["AsyncCarrier", "Progress"]
+
+T = TypeVar("T")
+Progress = Callable[[int], None]
+
+
+class AsyncCarrier:
+    """Runs calls: on a client's own connections, or in somebody's transaction."""
+
+    def __init__(self, codec: Codec[Any] | None) -> None:
+        self._codec = codec
+
+    async def _run(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    async def _run_many(
+        self, many: AsyncIterator[Call[list[int]]], progress: Progress | None, atomic: bool
+    ) -> list[int]:
+        raise NotImplementedError
+
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open in which the calls take part."""
+        raise NotImplementedError
+
+    def _codec_for(self, model: Any) -> Codec[Any] | None:
+        return self._codec if model is None else codec_of(model)

@@ -1,0 +1,215 @@
+"""Claim messages, hold them for longer, and settle them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple, TypeVar, overload
+
+from penstock import calls, rows
+from penstock.errors import InvalidArgument, LeaseLost
+from penstock.models import (
+    Receipt,
+)
+from penstock.payloads import Codec
+from penstock.statements import Call
+from penstock.values import Duration
+
+from .carrier import AsyncCarrier
+from .message import AsyncLease, AsyncMessage
+
+__all__ = ["AsyncConsuming", "Settleable"]
+
+T = TypeVar("T")
+Settleable = AsyncMessage[Any] | Receipt
+
+
+class AsyncConsuming(AsyncCarrier):
+    """Leases: how they begin, and how they end."""
+
+    @overload
+    async def consume_batch(
+        self,
+        queue_name: str,
+        *,
+        batch_size: int = 10,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: type[T] | Codec[T],
+    ) -> list[AsyncMessage[T]]: ...
+
+    @overload
+    async def consume_batch(
+        self,
+        queue_name: str,
+        *,
+        batch_size: int = 10,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: None = None,
+    ) -> list[AsyncMessage[Any]]: ...
+
+    async def consume_batch(
+        self,
+        queue_name: str,
+        *,
+        batch_size: int = 10,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: Any = None,
+    ) -> list[AsyncMessage[Any]]:
+        """Claim up to batch_size messages that are there now; none is no error."""
+        codec, started = self._codec_for(model), time.monotonic()
+        claim = calls.consume_messages_batch(queue_name, token, visibility_timeout, batch_size)
+        return [self.message_of(claimed, codec, started) for claimed in await self._run(claim)]
+
+    async def consume_one(
+        self,
+        queue_name: str,
+        *,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: Any = None,
+    ) -> AsyncMessage[Any] | None:
+        """Claim the next message, if there is one now."""
+        found = await self.consume_batch(
+            queue_name, batch_size=1, visibility_timeout=visibility_timeout, token=token, model=model
+        )
+        return found[0] if found else None
+
+    def message_of(
+        self, claimed: calls.Claimed, codec: Codec[Any] | None, started: float
+    ) -> AsyncMessage[Any]:
+        """The message for a row that was claimed by a call that began at that time."""
+        deadline = started + claimed.lease_seconds
+        lease = AsyncLease(self, claimed.lease_seconds, deadline, claimed.leased_until)
+        return AsyncMessage(claimed, codec, lease)
+
+    # Settle
+
+    async def ack(self, message: Settleable, *, result: object = None) -> None:
+        """A message is done. result is kept with it. Raises LeaseLost where it is not held any more."""
+        await self._settle(message, calls.ack_message(_receipt(message), result))
+
+    async def ack_many(
+        self, messages: Iterable[Settleable], *, results: Sequence[object] | None = None
+    ) -> list[Receipt]:
+        """Messages are done, in one call for each queue. Returns those whose lease was not held any more.
+
+        results: one for each message, or None; kept with it.
+        """
+        lost = []
+        for queue_name, group in _groups(messages, results):
+            receipts = [one.receipt for one in group]
+            found = await self._run(calls.ack_messages(queue_name, receipts, [one.result for one in group]))
+            held = set(found)
+            for one in group:
+                self._mark(one.message, settled=one.receipt.message_id in held)
+                if one.receipt.message_id not in held:
+                    lost.append(one.receipt)
+        return lost
+
+    async def nack(
+        self, message: Settleable, *, delay: Duration | None = None, error: str | None = None
+    ) -> None:
+        """A message failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
+        await self._settle(message, calls.nack_message(_receipt(message), delay, error))
+
+    async def release(self, message: Settleable) -> None:
+        """Give a message back that was never begun: ready at once, the attempt is not counted."""
+        await self._settle(message, calls.release_message(_receipt(message)))
+
+    async def reject(self, message: Settleable, error: str | None = None) -> None:
+        """A message failed for good: to the dead letters now."""
+        await self._settle(message, calls.reject_message(_receipt(message), error))
+
+    async def _settle(self, message: Settleable, call: Call[bool]) -> None:
+        lease = message.lease if isinstance(message, AsyncMessage) else None
+        if lease is not None:
+            lease.is_settling = True
+        try:
+            held = await self._run(call)
+        finally:
+            if lease is not None:
+                lease.is_settling = False
+        if not held:
+            self._mark(message, settled=False)
+            raise LeaseLost(f"{call.function}: the lease on {message!r} is over, or it is settled already")
+        self._mark(message, settled=True)
+
+    def _mark(self, message: Settleable, *, settled: bool) -> None:
+        if isinstance(message, AsyncMessage):
+            message.lease.is_settled = settled
+            message.lease.is_lost = not settled
+            message.lease.settled_by = self if settled and self.in_transaction() else None
+
+    # Leases
+
+    async def extend(self, message: Settleable, extension: Duration) -> datetime:
+        """Hold a message for so many seconds longer; returns until when. LeaseLost where it is not held."""
+        receipt, started = _receipt(message), time.monotonic()
+        found = await self._run(calls.extend_message_vt(receipt, extension))
+        if not found:
+            self._mark(message, settled=False)
+            raise LeaseLost(f"extend: the lease on {message!r} is over, or it is settled already")
+        if isinstance(message, AsyncMessage):
+            message.lease.extended(found[0], started)
+        until: datetime = rows.moment(found[0].leased_until)
+        return until
+
+    async def extend_many(self, messages: Iterable[Settleable], extension: Duration) -> list[Receipt]:
+        """Hold messages for so many seconds longer. Returns those whose lease was not held any more."""
+        lost = []
+        for queue_name, group in _groups(messages):
+            for token in dict.fromkeys(one.receipt.token for one in group):
+                some, started = [one for one in group if one.receipt.token == token], time.monotonic()
+                ids = [one.receipt.message_id for one in some]
+                found = await self._run(calls.batch_extend_message_vt(queue_name, ids, token, extension))
+                held = {extended.message_id: extended for extended in found}
+                for one in some:
+                    extended = held.get(one.receipt.message_id)
+                    if extended is None:
+                        self._mark(one.message, settled=False)
+                        lost.append(one.receipt)
+                    elif isinstance(one.message, AsyncMessage):
+                        one.message.lease.extended(extended, started)
+        return lost
+
+    async def pulse(
+        self, token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None = None
+    ) -> int:
+        """A heartbeat: all that a token holds is leased for so long from now. Returns how many."""
+        return await self._run(calls.pulse(token, visibility_timeout, queue_names))
+
+
+class _Settling(NamedTuple):
+    receipt: Receipt
+    message: Settleable
+    result: object
+
+
+def _groups(
+    messages: Iterable[Settleable], results: Sequence[object] | None = None
+) -> list[tuple[str, list[_Settling]]]:
+    """Messages by queue; what is there twice goes in another group: the answer of a call is ids."""
+    if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
+        raise InvalidArgument(f"messages must be messages or their receipts, not {messages!r}")
+    messages = list(messages)
+    if results is not None and len(results) != len(messages):
+        raise InvalidArgument(f"results must be one for each of {len(messages)} messages, not {len(results)}")
+    groups: dict[tuple[str, int], dict[int, _Settling]] = {}
+    for message, result in zip(messages, results or [None] * len(messages), strict=True):
+        receipt, number = _receipt(message), 0
+        while receipt.message_id in (group := groups.setdefault((receipt.queue_name, number), {})):
+            number += 1
+        group[receipt.message_id] = _Settling(receipt, message, result)
+    return [(queue_name, list(group.values())) for (queue_name, _), group in groups.items()]
+
+
+def _receipt(message: Settleable) -> Receipt:
+    if isinstance(message, AsyncMessage):
+        return message.receipt
+    if not isinstance(message, Receipt) or message.token is None:
+        raise InvalidArgument(f"message must be a message or its receipt, not {message!r}")
+    return message

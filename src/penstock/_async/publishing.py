@@ -1,0 +1,146 @@
+"""Publish and send: one message, or any number."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from penstock import calls
+from penstock.calls import Batch, Options
+from penstock.concurrency import AsyncMany, async_chunks
+from penstock.errors import InvalidArgument, PayloadInvalid
+from penstock.models import (
+    NewMessage,
+)
+from penstock.payloads import Stored, encode
+from penstock.statements import Call
+from penstock.values import Duration
+
+from .carrier import AsyncCarrier, Progress
+
+__all__ = ["AsyncPublishing"]
+
+# Messages, and bytes of them, that go in one statement.
+CHUNK = 1000
+CHUNK_BYTES = 1_000_000
+# What can be iterated over, but is one payload.
+NO_ITERABLES = (str, bytes, bytearray, memoryview, Mapping)
+
+
+class AsyncPublishing(AsyncCarrier):
+    """Messages into a topic, or to one queue past any topic."""
+
+    async def publish(
+        self,
+        topic_name: str,
+        payload: Any,
+        *,
+        delay: Duration | None = None,
+        deliver_after: datetime | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: Duration | None = None,
+        dedup_key: str | None = None,
+        model: Any = None,
+    ) -> int:
+        """Publish a message to a topic: each of its queues gets it. Returns its id.
+
+        payload: what JSON can hold, or bytes, or an instance of a model. delay, deliver_after: not before.
+        priority: penstock.URGENT to LOW. tenant: whose it is; tenants share a queue fairly. ttl: to the dead
+        letters if not done by then. dedup_key: while a message with that key is unfinished in any of the
+        queues, nothing is published and its id comes back. model: what the payload has to fit.
+        """
+        options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
+        stored = self._stored(payload, model)
+        return await self._run(calls.publish_message(topic_name, stored, options))
+
+    async def publish_many(
+        self,
+        topic_name: str,
+        payloads: AsyncMany,
+        *,
+        delay: Duration | None = None,
+        deliver_after: datetime | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: Duration | None = None,
+        dedup_key: str | None = None,
+        model: Any = None,
+        progress: Progress | None = None,
+        atomic: bool = False,
+    ) -> list[int]:
+        """Publish any number of messages to a topic, from any iterable. Returns their ids in order.
+
+        An option holds for all; a message with its own is a penstock.NewMessage. progress is called with the
+        number handed over so far. A client commits every 20,000 messages, or once with atomic=True; an
+        error has the ids of what was committed before in its `published`.
+        """
+        options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
+        batches = self._batches(payloads, model)
+        many = self._calls(batches, lambda batch: calls.publish_messages(topic_name, batch, options))
+        return await self._run_many(many, progress, atomic)
+
+    async def send(
+        self,
+        queue_name: str,
+        payload: Any,
+        *,
+        delay: Duration | None = None,
+        deliver_after: datetime | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: Duration | None = None,
+        dedup_key: str | None = None,
+        model: Any = None,
+    ) -> int:
+        """Send a message to one queue, past any topic. Returns its id. Options as in publish()."""
+        options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
+        stored = self._stored(payload, model)
+        return await self._run(calls.send_message(queue_name, stored, options))
+
+    async def send_many(
+        self,
+        queue_name: str,
+        payloads: AsyncMany,
+        *,
+        delay: Duration | None = None,
+        deliver_after: datetime | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        ttl: Duration | None = None,
+        dedup_key: str | None = None,
+        model: Any = None,
+        progress: Progress | None = None,
+        atomic: bool = False,
+    ) -> list[int]:
+        """Send any number of messages to one queue. Returns their ids in order. See publish_many()."""
+        options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
+        batches = self._batches(payloads, model)
+        many = self._calls(batches, lambda batch: calls.send_messages(queue_name, batch, options))
+        return await self._run_many(many, progress, atomic)
+
+    def _stored(self, payload: Any, model: Any) -> Stored:
+        if isinstance(payload, NewMessage):
+            raise PayloadInvalid("a NewMessage is for publish_many() and send_many(): give its payload")
+        return encode(payload, self._codec_for(model))
+
+    async def _batches(self, payloads: AsyncMany, model: Any) -> AsyncIterator[Batch]:
+        if isinstance(payloads, NO_ITERABLES) or not isinstance(payloads, Iterable | AsyncIterable):
+            raise InvalidArgument(
+                f"payloads must be an iterable of payloads, not a {type(payloads).__name__}"
+            )
+        codec = self._codec_for(model)
+        async for items in async_chunks(payloads, CHUNK):
+            for batch in calls.batches(items, codec, CHUNK_BYTES):
+                yield batch
+
+    async def _calls(
+        self, batches: AsyncIterator[Batch], make: Callable[[Batch], Call[list[int]]]
+    ) -> AsyncIterator[Call[list[int]]]:
+        async for batch in batches:
+            yield make(batch)

@@ -1,0 +1,252 @@
+# Written by tools/unasync.py from src/penstock/_async/administration.py: change that, run `make generate`.
+
+"""Topics, queues, dead letters, statistics, and what is due now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from penstock import calls
+from penstock.models import (
+    Breakdown,
+    DeadLetter,
+    ListedMessage,
+    MaintenanceResult,
+    MessageDetails,
+    QueueSettings,
+    QueueStatistics,
+    State,
+    Topic,
+)
+from penstock.schema import SchemaVersion
+from penstock.values import Duration
+
+from .carrier import Carrier
+
+__all__ = ["Administration"]
+
+
+class Administration(Carrier):
+    """What is not about one message that is being handled."""
+
+    # Topics
+
+    def create_topic(self, topic_name: str) -> int:
+        """Create a topic; returns its id, that of the one that exists if it does."""
+        return self._run(calls.create_topic(topic_name))
+
+    def delete_topic(self, topic_name: str) -> None:
+        """Delete a topic with its queues and all their messages."""
+        self._run(calls.delete_topic(topic_name))
+
+    def list_topics(self) -> list[Topic]:
+        """All topics, by name."""
+        return self._run(calls.list_topics())
+
+    # Queues
+
+    def create_queue(
+        self,
+        queue_name: str,
+        *,
+        topic: str | None = None,
+        exclusive: bool = False,
+        keep_alive: Duration | None = None,
+        max_delivery_attempts: int | None = None,
+        visibility_timeout: Duration | None = None,
+        visibility_backoff: float | None = None,
+        retry_delays: Sequence[Duration] | None = None,
+        message_ttl: Duration | None = None,
+        retain_completed: Duration | None = None,
+        retain_dead: Duration | None = None,
+        max_payload_bytes: int | None = None,
+        max_active: int | None = None,
+        min_active: int | None = None,
+        priority_shares: Sequence[int] | None = None,
+        tenant_max_active: int | None = None,
+        notify: bool | None = None,
+    ) -> int:
+        """Create a queue, subscribed to a topic if one is given; returns its id.
+
+        Called again with the same settings it returns the same id, with others it raises QueueDiffers. What
+        is not given has the default of the schema: see "Settings of a queue" in the SQL reference.
+        """
+        return self._run(
+            calls.create_queue(
+                queue_name,
+                topic=topic,
+                exclusive=exclusive,
+                keep_alive=keep_alive,
+                max_delivery_attempts=max_delivery_attempts,
+                visibility_timeout=visibility_timeout,
+                visibility_backoff=visibility_backoff,
+                retry_delays=retry_delays,
+                message_ttl=message_ttl,
+                retain_completed=retain_completed,
+                retain_dead=retain_dead,
+                max_payload_bytes=max_payload_bytes,
+                max_active=max_active,
+                min_active=min_active,
+                priority_shares=priority_shares,
+                tenant_max_active=tenant_max_active,
+                notify=notify,
+            )
+        )
+
+    def alter_queue(
+        self,
+        queue_name: str,
+        *,
+        max_delivery_attempts: int | None = None,
+        visibility_timeout: Duration | None = None,
+        visibility_backoff: float | None = None,
+        retry_delays: Sequence[Duration] | None = None,
+        message_ttl: Duration | None = None,
+        retain_completed: Duration | None = None,
+        retain_dead: Duration | None = None,
+        max_payload_bytes: int | None = None,
+        max_active: int | None = None,
+        min_active: int | None = None,
+        priority_shares: Sequence[int] | None = None,
+        tenant_max_active: int | None = None,
+        notify: bool | None = None,
+    ) -> None:
+        """Change settings of a queue; what is not given stays. 0 takes a limit away."""
+        self._run(
+            calls.alter_queue(
+                queue_name,
+                max_delivery_attempts=max_delivery_attempts,
+                visibility_timeout=visibility_timeout,
+                visibility_backoff=visibility_backoff,
+                retry_delays=retry_delays,
+                message_ttl=message_ttl,
+                retain_completed=retain_completed,
+                retain_dead=retain_dead,
+                max_payload_bytes=max_payload_bytes,
+                max_active=max_active,
+                min_active=min_active,
+                priority_shares=priority_shares,
+                tenant_max_active=tenant_max_active,
+                notify=notify,
+            )
+        )
+
+    def pause_queue(self, queue_name: str) -> None:
+        """Pause a queue: it takes messages, but delivers none."""
+        self._run(calls.pause_queue(queue_name))
+
+    def resume_queue(self, queue_name: str) -> None:
+        """Let a paused queue deliver again."""
+        self._run(calls.resume_queue(queue_name))
+
+    def extend_queue_keep_alive(self, queue_name: str, keep_alive: Duration) -> datetime:
+        """Keep an exclusive queue for so many seconds from now; returns until when."""
+        return self._run(calls.extend_queue_keep_alive(queue_name, keep_alive))
+
+    def delete_queue(self, queue_name: str) -> None:
+        """Delete a queue and all its messages."""
+        self._run(calls.delete_queue(queue_name))
+
+    def list_queues(self) -> list[QueueSettings]:
+        """All queues, by name, with every setting."""
+        return self._run(calls.list_queues())
+
+    # Dead letters
+
+    def list_dlq_messages(
+        self, queue_name: str | None = None, *, page_size: int | None = None, after: str | None = None
+    ) -> list[DeadLetter]:
+        """Dead letters of a queue, or of all. For the next page give the cursor of the last one as after."""
+        return self._run(calls.list_dlq_messages(queue_name, page_size, after))
+
+    def requeue_dlq_messages(self, queue_name: str, message_ids: Sequence[int] | None = None) -> int:
+        """Bring dead letters back, all or those given, with their attempts at 0. Returns how many."""
+        return self._run(calls.requeue_dlq_messages(queue_name, message_ids))
+
+    def add_retries(self, queue_name: str, attempts: int) -> int:
+        """Bring back what had no attempts left or expired, with that many attempts more. Returns how many."""
+        return self._run(calls.add_retries(queue_name, attempts))
+
+    def purge_dlq(self, queue_name: str | None = None) -> int:
+        """Delete the dead letters of a queue, or of all. Returns how many."""
+        return self._run(calls.purge_dlq(queue_name))
+
+    # Statistics and looking in
+
+    def get_queue_statistics(
+        self,
+        queue_name: str | None = None,
+        *,
+        breakdown: Breakdown | None = None,
+        top: int | None = None,
+    ) -> list[QueueStatistics]:
+        """How many messages are where, of a queue or each; by priority or tenant with a breakdown."""
+        return self._run(calls.get_queue_statistics(queue_name, breakdown, top))
+
+    def list_messages(
+        self,
+        queue_name: str,
+        *,
+        state: State | None = None,
+        page_size: int | None = None,
+        after: str | None = None,
+    ) -> list[ListedMessage]:
+        """Messages of a queue, 100 at a time. For the next page give the cursor of the last one as after."""
+        return self._run(calls.list_messages(queue_name, state, page_size, after))
+
+    def get_message(self, queue_name: str, message_id: int) -> MessageDetails | None:
+        """All that is known of a message; None where it is unknown or not kept any more."""
+        return self._run(calls.get_message(queue_name, message_id))
+
+    def explain_delivery(self, queue_name: str, message_id: int) -> str:
+        """Why a message is not running, in words."""
+        return self._run(calls.explain_delivery(queue_name, message_id))
+
+    # Cleanup
+
+    def cancel_message(self, queue_name: str, message_id: int) -> bool:
+        """Take a message out of a queue before it is delivered; False where it does not wait there."""
+        return self._run(calls.cancel_message(queue_name, message_id))
+
+    def purge_queue(self, queue_name: str) -> int:
+        """Delete all unfinished messages of a queue. Returns how many."""
+        return self._run(calls.purge_queue(queue_name))
+
+    def purge_all_messages(self) -> None:
+        """Delete all messages of all queues, whatever their state."""
+        self._run(calls.purge_all_messages())
+
+    def cleanup_queue_messages(self, queue_name: str) -> int:
+        """Forget all completed messages of a queue. Returns how many."""
+        return self._run(calls.cleanup_queue_messages(queue_name))
+
+    def cleanup_topic_messages(self, topic_name: str) -> int:
+        """Forget all completed messages of all queues of a topic. Returns how many."""
+        return self._run(calls.cleanup_topic_messages(topic_name))
+
+    def cleanup_expired_exclusive_queues(self) -> int:
+        """Delete exclusive queues whose keep-alive has ended. Returns how many."""
+        return self._run(calls.cleanup_expired_exclusive_queues())
+
+    # Now and then, and the rest
+
+    def maintain(self) -> list[MaintenanceResult]:
+        """Do what is due now and then; a client that consumes does this by itself."""
+        return self._run(calls.maintain())
+
+    def raise_floor(self, queue_name: str) -> bool:
+        """Raise the floor of a queue now; maintain() does this by itself."""
+        return self._run(calls.raise_floor(queue_name))
+
+    def clock(self) -> datetime:
+        """The time, by the clock that all times of the queue are measured by."""
+        return self._run(calls.clock())
+
+    def channel(self, queue_name: str) -> str:
+        """The NOTIFY channel of a queue."""
+        return self._run(calls.channel(queue_name))
+
+    def schema_version(self) -> SchemaVersion:
+        """Which version of the schema is installed."""
+        return self._run(calls.schema_version())

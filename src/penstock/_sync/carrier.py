@@ -1,0 +1,38 @@
+# Written by tools/unasync.py from src/penstock/_async/carrier.py: change that, run `make generate`.
+
+"""What all parts of the API stand on: something that carries calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from penstock.payloads import Codec, codec_of
+from penstock.statements import Call
+
+__all__ = ["Carrier", "Progress"]
+
+T = TypeVar("T")
+Progress = Callable[[int], None]
+
+
+class Carrier:
+    """Runs calls: on a client's own connections, or in somebody's transaction."""
+
+    def __init__(self, codec: Codec[Any] | None) -> None:
+        self._codec = codec
+
+    def _run(self, call: Call[T]) -> T:
+        raise NotImplementedError
+
+    def _run_many(
+        self, many: Iterator[Call[list[int]]], progress: Progress | None, atomic: bool
+    ) -> list[int]:
+        raise NotImplementedError
+
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open in which the calls take part."""
+        raise NotImplementedError
+
+    def _codec_for(self, model: Any) -> Codec[Any] | None:
+        return self._codec if model is None else codec_of(model)
