@@ -29,7 +29,7 @@ RULES = {
     r"\basyncio\.Lock\b": "threading.Lock",
     r"\bimport asyncio\b": "import threading",
     r"\bin_thread\b": "in_this_thread",
-    r"\basync_(sleep|chunks|until)\b": r"\1",
+    r"\basync_(sleep|to_the_end|chunks|until)\b": r"\1",
     r"\b(adapt|connect)_async\b": r"\1",
     r"\bAsync(?=[A-Z])": "",
     r"\b_async\b": "_sync",

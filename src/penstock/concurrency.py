@@ -32,10 +32,12 @@ __all__ = [
     "Waker",
     "async_chunks",
     "async_sleep",
+    "async_to_the_end",
     "chunks",
     "in_this_thread",
     "in_thread",
     "sleep",
+    "to_the_end",
 ]
 
 T = TypeVar("T")
@@ -56,6 +58,25 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
 def in_this_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Call something that blocks."""
     return function(*arguments)
+
+
+async def async_to_the_end(function: Callable[[], Coroutine[Any, Any, None]], patience: float) -> None:
+    """Await something that should not be cut off halfway: who is cancelled waits for its end a while."""
+    task = asyncio.ensure_future(function())
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task}, timeout=patience)
+        if not task.done():
+            task.cancel()
+        elif not task.cancelled():
+            task.exception()  # or it is complained of that nobody looked
+        raise
+
+
+def to_the_end(function: Callable[[], None], _patience: float) -> None:
+    """Do something that should not be cut off halfway; nothing cancels a thread."""
+    function()
 
 
 async def async_chunks(items: AsyncMany, size: int) -> AsyncIterator[list[Any]]:
@@ -254,29 +275,38 @@ class Waker:
     """Waits for a socket to become readable, and can be woken by other threads meanwhile."""
 
     def __init__(self) -> None:
-        self._ours, self._theirs = socket.socketpair()
-        self._ours.setblocking(False)
-        self._theirs.setblocking(False)
+        # Made when first needed: most clients never wait.
+        self._pair: tuple[socket.socket, socket.socket] | None = None
+        self._lock = threading.Lock()
+
+    def _ends(self) -> tuple[socket.socket, socket.socket]:
+        with self._lock:
+            if self._pair is None:
+                self._pair = socket.socketpair()
+                for end in self._pair:
+                    end.setblocking(False)
+            return self._pair
 
     def wake(self) -> None:
         # A full buffer, or a waker that is closed: whoever waits has been woken.
         with contextlib.suppress(OSError):
-            self._theirs.send(b"!")
+            self._ends()[1].send(b"!")
 
     def wait(self, fileno: int | None, timeout: float) -> bool:
+        ours = self._ends()[0]
         poll = select.poll()
-        poll.register(self._ours.fileno(), select.POLLIN)
+        poll.register(ours.fileno(), select.POLLIN)
         if fileno is not None:
             poll.register(fileno, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(max(0.0, timeout) * 1000)}
-        if self._ours.fileno() in ready:
+        if ours.fileno() in ready:
             with contextlib.suppress(BlockingIOError):
-                self._ours.recv(4096)
+                ours.recv(4096)
         return fileno in ready
 
     def close(self) -> None:
-        self._ours.close()
-        self._theirs.close()
+        for end in self._pair or ():
+            end.close()
 
 
 class AsyncBlock:

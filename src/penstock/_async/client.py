@@ -102,8 +102,7 @@ class AsyncClient(AsyncApi):
         self._embedded: Any = None
         self._connections: AsyncConnections | None = None
         self._closed = False
-        self._maintain = maintain
-        self._host: AsyncHost | None = None
+        self._host = AsyncHost(self, self._attempt, self._connect_listener, maintain=maintain)
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else redact(self._dsn) or "libpq's own variables"
@@ -117,8 +116,7 @@ class AsyncClient(AsyncApi):
 
     async def close(self) -> None:
         """Stop consumers, release what they have not handed out, and close all connections."""
-        if self._host is not None:
-            await self._host.close()
+        await self._host.close()
         self._closed = True
         if self._connections is not None:
             await self._connections.close()
@@ -340,8 +338,6 @@ class AsyncClient(AsyncApi):
         """
         codec = self._codec_for(model)
         options = ConsumeOptions(batch_size, wait, visibility_timeout, auto_extend, reraise, codec)
-        if self._host is None:
-            self._host = AsyncHost(self, self._attempt, self._connect_listener, maintain=self._maintain)
         return AsyncConsumer(self._host, queue_name, options)
 
     async def _connect_listener(self) -> psycopg.AsyncConnection[Any] | None:

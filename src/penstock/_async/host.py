@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -45,18 +46,26 @@ class AsyncHost:
         self.api = api
         # Without a retry: a consumer has its own patience.
         self.attempt = attempt
+        self._connect = connect
+        self._maintains = maintain
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._consumers: set[AsyncConsumer[Any]] = set()
         self._channels: dict[str, str] = {}
-        self._listener = AsyncListener(connect)
+        self._listener = AsyncListener(self._connect)
         self._keeper = AsyncKeeper()
-        self._maintainer = AsyncMaintainer(lambda: attempt(calls.maintain())) if maintain else None
+        self._maintainer = AsyncMaintainer(lambda: self.attempt(calls.maintain()))
 
     def enter(self, consumer: AsyncConsumer[Any]) -> None:
         """A consumer begins."""
+        if self._pid != os.getpid():
+            self._start()  # a child process has none of its parent's threads
         with self._lock:
             self._consumers.add(consumer)
-            if self._maintainer is not None:
+            if self._maintains:
                 self._maintainer.start()
 
     def leave(self, consumer: AsyncConsumer[Any], channel: str | None, flag: AsyncFlag) -> None:
@@ -92,7 +101,6 @@ class AsyncHost:
             consumers = tuple(self._consumers)
         for consumer in consumers:
             await consumer.close()
-        if self._maintainer is not None:
-            await self._maintainer.close()
+        await self._maintainer.close()
         await self._keeper.close()
         await self._listener.close()

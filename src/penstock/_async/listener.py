@@ -70,10 +70,10 @@ class AsyncListener:
 
     async def close(self) -> None:
         self._stopped = True
-        self._waker.wake()
         if self._background is not None:
+            self._waker.wake()
             await self._background.join()
-        self._waker.close()
+            self._waker.close()
 
     async def _run(self) -> None:
         pause, told = FIRST_PAUSE_SECONDS, False

@@ -104,8 +104,7 @@ class Client(Api):
         self._embedded: Any = None
         self._connections: Connections | None = None
         self._closed = False
-        self._maintain = maintain
-        self._host: Host | None = None
+        self._host = Host(self, self._attempt, self._connect_listener, maintain=maintain)
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else redact(self._dsn) or "libpq's own variables"
@@ -119,8 +118,7 @@ class Client(Api):
 
     def close(self) -> None:
         """Stop consumers, release what they have not handed out, and close all connections."""
-        if self._host is not None:
-            self._host.close()
+        self._host.close()
         self._closed = True
         if self._connections is not None:
             self._connections.close()
@@ -342,8 +340,6 @@ class Client(Api):
         """
         codec = self._codec_for(model)
         options = ConsumeOptions(batch_size, wait, visibility_timeout, auto_extend, reraise, codec)
-        if self._host is None:
-            self._host = Host(self, self._attempt, self._connect_listener, maintain=self._maintain)
         return Consumer(self._host, queue_name, options)
 
     def _connect_listener(self) -> psycopg.Connection[Any] | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import psycopg
 
 from penstock import calls
-from penstock.concurrency import Flag
+from penstock.concurrency import Flag, to_the_end
 from penstock.errors import DatabaseUnavailable, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
@@ -41,6 +41,8 @@ LONGEST_POLL_SECONDS = 1.0
 LONGEST_POLL_LISTENING_SECONDS = 2.0
 # A lease is extended when a third of it is over.
 KEEP_BELOW = 2 / 3
+# A consumer that is cancelled waits so long for its claim, to release what it brings.
+CLAIM_PATIENCE_SECONDS = 2.0
 # After a failure to extend.
 RETRY_SECONDS = 0.5
 
@@ -131,7 +133,7 @@ class Consumer(Generic[T]):
             try:
                 with self._lock:
                     if not self._stopped:
-                        self._claim()
+                        to_the_end(self._claim, CLAIM_PATIENCE_SECONDS)
             except DatabaseUnavailable as exc:
                 if time.monotonic() >= deadline:
                     raise

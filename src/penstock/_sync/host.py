@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -47,18 +48,26 @@ class Host:
         self.api = api
         # Without a retry: a consumer has its own patience.
         self.attempt = attempt
+        self._connect = connect
+        self._maintains = maintain
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._consumers: set[Consumer[Any]] = set()
         self._channels: dict[str, str] = {}
-        self._listener = Listener(connect)
+        self._listener = Listener(self._connect)
         self._keeper = Keeper()
-        self._maintainer = Maintainer(lambda: attempt(calls.maintain())) if maintain else None
+        self._maintainer = Maintainer(lambda: self.attempt(calls.maintain()))
 
     def enter(self, consumer: Consumer[Any]) -> None:
         """A consumer begins."""
+        if self._pid != os.getpid():
+            self._start()  # a child process has none of its parent's threads
         with self._lock:
             self._consumers.add(consumer)
-            if self._maintainer is not None:
+            if self._maintains:
                 self._maintainer.start()
 
     def leave(self, consumer: Consumer[Any], channel: str | None, flag: Flag) -> None:
@@ -94,7 +103,6 @@ class Host:
             consumers = tuple(self._consumers)
         for consumer in consumers:
             consumer.close()
-        if self._maintainer is not None:
-            self._maintainer.close()
+        self._maintainer.close()
         self._keeper.close()
         self._listener.close()

@@ -72,10 +72,10 @@ class Listener:
 
     def close(self) -> None:
         self._stopped = True
-        self._waker.wake()
         if self._background is not None:
+            self._waker.wake()
             self._background.join()
-        self._waker.close()
+            self._waker.close()
 
     def _run(self) -> None:
         pause, told = FIRST_PAUSE_SECONDS, False
