@@ -210,10 +210,13 @@ class AsyncBackground:
     def __init__(self, function: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         self._task = asyncio.get_running_loop().create_task(function(), name=name)
 
-    async def join(self) -> None:
-        """Wait for its end; unless it is itself that waits."""
+    async def end(self, patience: float) -> bool:
+        """Wait so many seconds for its end, and then cancel it; whether it has ended."""
         if self._task is not asyncio.current_task():
-            await asyncio.wait({self._task})
+            await asyncio.wait({self._task}, timeout=patience)
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=patience)
+        return self._task.done()
 
     def is_alive(self) -> bool:
         return not self._task.done()
@@ -227,9 +230,11 @@ class Background:
         self._thread = threading.Thread(target=function, name=name, daemon=True)
         self._thread.start()
 
-    def join(self) -> None:
+    def end(self, patience: float) -> bool:
+        """Wait so many seconds for its end, if this is not itself; whether it has ended."""
         if self.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(patience)
+        return not self.is_alive()
 
     def is_alive(self) -> bool:
         # A child process has a copy of the object, but not the thread.

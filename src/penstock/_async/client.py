@@ -94,6 +94,8 @@ class AsyncClient(AsyncApi):
         if self._dsn is not None:
             complete(self._dsn)
         self._listen_dsn = None if listen_dsn is None else resolve_dsn(listen_dsn, os.environ)
+        if self._listen_dsn is not None:
+            complete(self._listen_dsn)
         self._limit = max_connections
         self._timeout = interval("connection_timeout", connection_timeout)
         self._retry_for = interval("retry_for", retry_for)

@@ -19,6 +19,8 @@ logger = logging.getLogger("penstock")
 SHORTEST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 10.0
 MAINTAIN_SECONDS = 1.0
+# Who closes waits so long for a call that is under way.
+CLOSE_SECONDS = 5.0
 
 
 class Kept(Protocol):
@@ -52,7 +54,7 @@ class AsyncKeeper:
         self._stopped = True
         self._flag.set()
         if self._background is not None:
-            await self._background.join()
+            await self._background.end(CLOSE_SECONDS)
 
     async def _run(self) -> None:
         while not self._stopped:
@@ -80,7 +82,7 @@ class AsyncMaintainer:
     async def close(self) -> None:
         self._flag.set()
         if self._background is not None:
-            await self._background.join()
+            await self._background.end(CLOSE_SECONDS)
 
     async def _run(self) -> None:
         pause = MAINTAIN_SECONDS

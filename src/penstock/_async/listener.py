@@ -27,6 +27,8 @@ logger = logging.getLogger("penstock")
 # After so long without a word from the server it is asked for one, and has so long to answer.
 PROBE_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
+# Who closes waits so long for a connection that is being made.
+CLOSE_SECONDS = 1.0
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
@@ -45,6 +47,8 @@ class AsyncListener:
         self._waker = AsyncWaker()
         self._background: AsyncBackground | None = None
         self._stopped = False
+        self._troubled = False
+        self._pause = FIRST_PAUSE_SECONDS
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
 
@@ -72,32 +76,29 @@ class AsyncListener:
         self._stopped = True
         if self._background is not None:
             self._waker.wake()
-            await self._background.join()
-            self._waker.close()
+            if await self._background.end(CLOSE_SECONDS):
+                self._waker.close()
 
     async def _run(self) -> None:
-        pause, told = FIRST_PAUSE_SECONDS, False
+        self._pause = FIRST_PAUSE_SECONDS
         while not self._stopped:
             connection = None
             try:
                 connection = await self._connect()
                 if connection is None:
                     return  # behind a pooler: there is only polling
-                if told:
-                    logger.info("listening for messages again")
-                pause, told = FIRST_PAUSE_SECONDS, False
                 await self._serve(connection)
             except (psycopg.Error, DatabaseUnavailable, OSError) as exc:
-                if not told:
+                if not self._troubled and not self._stopped:
                     logger.warning("not listening for messages, polling meanwhile: %s", exc)
-                told = True
+                self._troubled = True
             finally:
                 self._listening = frozenset()
                 if connection is not None:
                     await connection.close()
             if not self._stopped:
-                await self._waker.wait(None, pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                await self._waker.wait(None, self._pause * random.uniform(0.5, 1.0))
+                self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     async def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()
@@ -123,24 +124,32 @@ class AsyncListener:
         begun, self._listening = wanted - self._listening, wanted
         for channel in begun:
             self._wake(channel)
+        if begun and self._troubled:
+            logger.info("listening for messages again")
+        if begun:
+            self._troubled, self._pause = False, FIRST_PAUSE_SECONDS
 
     async def _command(self, connection: Connection, text: str) -> None:
         """Run a statement, and give the connection up if there is no answer in time."""
-        pgconn, deadline = connection.pgconn, time.monotonic() + self.answer_seconds
+        pgconn, deadline, woken = connection.pgconn, time.monotonic() + self.answer_seconds, False
         pgconn.send_query(text.encode())
         pgconn.flush()
         while True:
             while pgconn.is_busy():
                 patience = deadline - time.monotonic()
-                if patience <= 0:
+                if patience <= 0 or self._stopped:
                     raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} seconds")
                 if await self._waker.wait(pgconn.socket, patience):
                     pgconn.consume_input()
+                else:
+                    woken = True
             result = pgconn.get_result()
             if result is None:
-                return
+                break
             if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
                 raise psycopg.OperationalError(result.get_error_message())
+        if woken:
+            self._waker.wake()  # that was not for this wait
 
     def _dispatch(self, connection: Connection) -> None:
         while (notification := connection.pgconn.notifies()) is not None:

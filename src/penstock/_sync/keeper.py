@@ -21,6 +21,8 @@ logger = logging.getLogger("penstock")
 SHORTEST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 10.0
 MAINTAIN_SECONDS = 1.0
+# Who closes waits so long for a call that is under way.
+CLOSE_SECONDS = 5.0
 
 
 class Kept(Protocol):
@@ -54,7 +56,7 @@ class Keeper:
         self._stopped = True
         self._flag.set()
         if self._background is not None:
-            self._background.join()
+            self._background.end(CLOSE_SECONDS)
 
     def _run(self) -> None:
         while not self._stopped:
@@ -82,7 +84,7 @@ class Maintainer:
     def close(self) -> None:
         self._flag.set()
         if self._background is not None:
-            self._background.join()
+            self._background.end(CLOSE_SECONDS)
 
     def _run(self) -> None:
         pause = MAINTAIN_SECONDS

@@ -29,6 +29,8 @@ logger = logging.getLogger("penstock")
 # After so long without a word from the server it is asked for one, and has so long to answer.
 PROBE_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
+# Who closes waits so long for a connection that is being made.
+CLOSE_SECONDS = 1.0
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
@@ -47,6 +49,8 @@ class Listener:
         self._waker = Waker()
         self._background: Background | None = None
         self._stopped = False
+        self._troubled = False
+        self._pause = FIRST_PAUSE_SECONDS
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
 
@@ -74,32 +78,29 @@ class Listener:
         self._stopped = True
         if self._background is not None:
             self._waker.wake()
-            self._background.join()
-            self._waker.close()
+            if self._background.end(CLOSE_SECONDS):
+                self._waker.close()
 
     def _run(self) -> None:
-        pause, told = FIRST_PAUSE_SECONDS, False
+        self._pause = FIRST_PAUSE_SECONDS
         while not self._stopped:
             connection = None
             try:
                 connection = self._connect()
                 if connection is None:
                     return  # behind a pooler: there is only polling
-                if told:
-                    logger.info("listening for messages again")
-                pause, told = FIRST_PAUSE_SECONDS, False
                 self._serve(connection)
             except (psycopg.Error, DatabaseUnavailable, OSError) as exc:
-                if not told:
+                if not self._troubled and not self._stopped:
                     logger.warning("not listening for messages, polling meanwhile: %s", exc)
-                told = True
+                self._troubled = True
             finally:
                 self._listening = frozenset()
                 if connection is not None:
                     connection.close()
             if not self._stopped:
-                self._waker.wait(None, pause * random.uniform(0.5, 1.0))
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                self._waker.wait(None, self._pause * random.uniform(0.5, 1.0))
+                self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()
@@ -125,24 +126,32 @@ class Listener:
         begun, self._listening = wanted - self._listening, wanted
         for channel in begun:
             self._wake(channel)
+        if begun and self._troubled:
+            logger.info("listening for messages again")
+        if begun:
+            self._troubled, self._pause = False, FIRST_PAUSE_SECONDS
 
     def _command(self, connection: Connection, text: str) -> None:
         """Run a statement, and give the connection up if there is no answer in time."""
-        pgconn, deadline = connection.pgconn, time.monotonic() + self.answer_seconds
+        pgconn, deadline, woken = connection.pgconn, time.monotonic() + self.answer_seconds, False
         pgconn.send_query(text.encode())
         pgconn.flush()
         while True:
             while pgconn.is_busy():
                 patience = deadline - time.monotonic()
-                if patience <= 0:
+                if patience <= 0 or self._stopped:
                     raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} seconds")
                 if self._waker.wait(pgconn.socket, patience):
                     pgconn.consume_input()
+                else:
+                    woken = True
             result = pgconn.get_result()
             if result is None:
-                return
+                break
             if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
                 raise psycopg.OperationalError(result.get_error_message())
+        if woken:
+            self._waker.wake()  # that was not for this wait
 
     def _dispatch(self, connection: Connection) -> None:
         while (notification := connection.pgconn.notifies()) is not None:
