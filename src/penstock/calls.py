@@ -37,14 +37,14 @@ class Claimed(NamedTuple):
     headers: str | None
     token: str
     attempt: int
-    leased_until: float
-    published_at: float
+    leased_until: int
+    published_at: int
     priority: int
     tenant: str | None
     lease_seconds: float
 
 
-LEASE_SECONDS = rows.epoch("vt - penstock.clock()")
+LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
 
 CLAIMED = (
     "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "
@@ -60,7 +60,7 @@ class Extended(NamedTuple):
     """A lease that was extended: until when, and how many seconds that is from now."""
 
     message_id: int
-    leased_until: float
+    leased_until: int
     lease_seconds: float
 
 
@@ -247,9 +247,14 @@ class Batch:
 
     def arguments(self) -> dict[str, Any]:
         """As arguments of the function: arrays, where any message has an option of its own."""
-        json = [stored if isinstance(stored, str) else None for stored in self.stored]
-        raw = [stored if isinstance(stored, bytes) else None for stored in self.stored]
-        arguments: dict[str, Any] = {"payloads": json, "bodies": raw if None in json else None}
+        json = [stored for stored in self.stored if isinstance(stored, str)]
+        arguments: dict[str, Any]
+        if len(json) == len(self.stored):
+            arguments = {"documents": (f"[{','.join(json)}]",)}
+        else:
+            json_or_null = [stored if isinstance(stored, str) else None for stored in self.stored]
+            raw_or_null = [stored if isinstance(stored, bytes) else None for stored in self.stored]
+            arguments = {"payloads": json_or_null, "bodies": raw_or_null}
         if any(own is not None for own in self.own):
             arguments |= self._own_arguments()
         return arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from .models import (
@@ -30,25 +30,35 @@ __all__ = [
     "TOPIC",
     "epoch",
     "moment",
+    "seconds",
 ]
 
 T = TypeVar("T")
 
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+INFINITY = 2**63 - 1
+
+
+def seconds(interval: str) -> str:
+    """A duration in seconds."""
+    return f"pg_catalog.date_part('epoch', {interval})"
+
+
 def epoch(column: str) -> str:
-    """A moment as seconds since 1970, exact to the microsecond for the next centuries."""
-    return f"pg_catalog.date_part('epoch', {column})"
+    """A moment that is finite, as microseconds since 1970."""
+    return f"cast(pg_catalog.date_part('epoch', {column}) * 1000000 as bigint)"
 
 
-def moment(seconds: float | None) -> Any:
-    """The moment so many seconds after 1970; None stays None, as a column allows."""
-    if seconds is None:
+def moment(microseconds: int | None) -> Any:
+    """The moment so long after 1970; None stays None, as a column allows."""
+    if microseconds is None:
         return None
     try:
-        return datetime.fromtimestamp(seconds, UTC)
-    except (ValueError, OverflowError):
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
         # PostgreSQL knows infinity and the year 20000; Python's end of time is near enough.
-        return (datetime.max if seconds > 0 else datetime.min).replace(tzinfo=UTC)
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def _same(value: Any) -> Any:
@@ -107,7 +117,7 @@ class Columns(Generic[T]):
 
 
 def _time(name: str) -> Column:
-    return Column((epoch(name),), moment)
+    return Column((f"case {name} when 'infinity' then {INFINITY} else {epoch(name)} end",), moment)
 
 
 def _plain(*names: str) -> tuple[Column, ...]:

@@ -16,7 +16,7 @@ from penstock.statements import Call
 __all__ = ["AsyncBulk"]
 
 # Statements that are under way at once.
-WINDOW = 4
+WINDOW = 10
 
 E = TypeVar("E", bound=Exception)
 Pending = tuple[Call[list[int]], psycopg.AsyncCursor[tuple[Any, ...]]]

@@ -138,6 +138,10 @@ class AsyncConsumer(Generic[T]):
                 if not told:
                     logger.warning("waiting for the database, to consume from %r: %s", self.queue_name, exc)
                 told = True
+            else:
+                if told:
+                    logger.info("consuming from %r again", self.queue_name)
+                told = False
             if self._unread:
                 continue
             if (remaining := deadline - time.monotonic()) <= 0:
@@ -174,10 +178,10 @@ class AsyncConsumer(Generic[T]):
             )
         )
         for one in claimed:
-            message: AsyncMessage[T] = self._host.api.message_of(one, options.codec, started)
-            message.lease.reraise = options.reraise
+            message: AsyncMessage[T] = self._host.api._message_of(one, options.codec, started)
+            message._lease.reraise = options.reraise
             if options.auto_extend:
-                message.lease.in_block = self._in_block
+                message._lease.in_block = self._in_block
                 self._kept[message.id] = message
             self._unread.append(message)
         if claimed and options.auto_extend:
@@ -195,7 +199,7 @@ class AsyncConsumer(Generic[T]):
     def keep_in(self) -> float:
         """In how many seconds a lease has to be extended."""
         now = time.monotonic()
-        leases = [message.lease for message in tuple(self._kept.values())]
+        leases = [message._lease for message in tuple(self._kept.values())]
         due = min((lease.deadline - KEEP_BELOW * lease.seconds for lease in leases), default=math.inf)
         return max(due, self._keep_not_before) - now
 
@@ -205,11 +209,11 @@ class AsyncConsumer(Generic[T]):
         due = [
             message
             for message in tuple(self._kept.values())
-            if message.lease.deadline - started <= KEEP_BELOW * message.lease.seconds
+            if message._lease.deadline - started <= KEEP_BELOW * message._lease.seconds
         ]
         if not due:
             return
-        missing = max(message.lease.seconds - (message.lease.deadline - started) for message in due)
+        missing = max(message._lease.seconds - (message._lease.deadline - started) for message in due)
         ids = [message.id for message in due]
         try:
             found = await self._host.attempt(
@@ -223,13 +227,13 @@ class AsyncConsumer(Generic[T]):
         held = {one.message_id: one for one in found}
         for message in due:
             if (extended := held.get(message.id)) is not None:
-                message.lease.extended(extended, started)
+                message._lease.extended(extended, started)
             else:
                 self._lose(message)
 
     def _lose(self, message: AsyncMessage[T]) -> None:
         # What was settled meanwhile is not held any more, but not lost either.
-        lease = message.lease
+        lease = message._lease
         if self._kept.pop(message.id, None) is not None and not (lease.is_settled or lease.is_settling):
             logger.warning("%r: its lease could not be kept", message)
             lease.lose()

@@ -62,7 +62,27 @@ class AsyncConsuming(AsyncCarrier):
         """Claim up to batch_size messages that are there now; none is no error."""
         codec, started = self._codec_for(model), time.monotonic()
         claim = calls.consume_messages_batch(queue_name, token, visibility_timeout, batch_size)
-        return [self.message_of(claimed, codec, started) for claimed in await self._run(claim)]
+        return [self._message_of(claimed, codec, started) for claimed in await self._run(claim)]
+
+    @overload
+    async def consume_one(
+        self,
+        queue_name: str,
+        *,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: type[T] | Codec[T],
+    ) -> AsyncMessage[T] | None: ...
+
+    @overload
+    async def consume_one(
+        self,
+        queue_name: str,
+        *,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: None = None,
+    ) -> AsyncMessage[Any] | None: ...
 
     async def consume_one(
         self,
@@ -72,13 +92,13 @@ class AsyncConsuming(AsyncCarrier):
         token: str | None = None,
         model: Any = None,
     ) -> AsyncMessage[Any] | None:
-        """Claim the next message, if there is one now."""
+        """Claim the next message, if there is one now; to wait for one: consume(batch_size=1, wait=...)."""
         found = await self.consume_batch(
             queue_name, batch_size=1, visibility_timeout=visibility_timeout, token=token, model=model
         )
         return found[0] if found else None
 
-    def message_of(
+    def _message_of(
         self, claimed: calls.Claimed, codec: Codec[Any] | None, started: float
     ) -> AsyncMessage[Any]:
         """The message for a row that was claimed by a call that began at that time."""
@@ -125,7 +145,7 @@ class AsyncConsuming(AsyncCarrier):
         await self._settle(message, calls.reject_message(_receipt(message), error))
 
     async def _settle(self, message: Settleable, call: Call[bool]) -> None:
-        lease = message.lease if isinstance(message, AsyncMessage) else None
+        lease = message._lease if isinstance(message, AsyncMessage) else None
         if lease is not None:
             lease.is_settling = True
         try:
@@ -140,9 +160,9 @@ class AsyncConsuming(AsyncCarrier):
 
     def _mark(self, message: Settleable, *, settled: bool) -> None:
         if isinstance(message, AsyncMessage):
-            message.lease.is_settled = settled
-            message.lease.is_lost = not settled
-            message.lease.settled_by = self if settled and self.in_transaction() else None
+            message._lease.is_settled = settled
+            message._lease.is_lost = not settled
+            message._lease.settled_by = self if settled and self.in_transaction() else None
 
     # Leases
 
@@ -154,7 +174,7 @@ class AsyncConsuming(AsyncCarrier):
             self._mark(message, settled=False)
             raise LeaseLost(f"extend: the lease on {message!r} is over, or it is settled already")
         if isinstance(message, AsyncMessage):
-            message.lease.extended(found[0], started)
+            message._lease.extended(found[0], started)
         until: datetime = rows.moment(found[0].leased_until)
         return until
 
@@ -173,7 +193,7 @@ class AsyncConsuming(AsyncCarrier):
                         self._mark(one.message, settled=False)
                         lost.append(one.receipt)
                     elif isinstance(one.message, AsyncMessage):
-                        one.message.lease.extended(extended, started)
+                        one.message._lease.extended(extended, started)
         return lost
 
     async def pulse(

@@ -38,7 +38,7 @@ class AsyncLease:
     # The length that was asked for, and the end by this machine's own clock.
     seconds: float
     deadline: float
-    until: float
+    until: int
     # Called with True at the begin of a block, and False at its end.
     in_block: Callable[[AsyncMessage[Any], bool], None] | None = None
     reraise: bool = False
@@ -69,107 +69,107 @@ class AsyncMessage(Generic[T]):
     `async with message:` acks it at the end of the block, or nacks it with the error if the block raises.
     """
 
-    claimed: Claimed
-    codec: Codec[Any] | None
-    lease: AsyncLease
+    _claimed: Claimed
+    _codec: Codec[Any] | None
+    _lease: AsyncLease
 
     @property
     def id(self) -> int:
         """The id that publish returned."""
-        return self.claimed.message_id
+        return self._claimed.message_id
 
     @property
     def queue_name(self) -> str:
         """The queue that it was delivered from."""
-        return self.claimed.queue_name
+        return self._claimed.queue_name
 
     @property
     def payload(self) -> T:
         """What was published. Raises PayloadInvalid where it does not fit the model that was asked for."""
-        if self.lease.payload is UNREAD:
-            self.lease.payload = decode(self.claimed.stored, self.codec)
-        value: T = self.lease.payload
+        if self._lease.payload is UNREAD:
+            self._lease.payload = decode(self._claimed.stored, self._codec)
+        value: T = self._lease.payload
         return value
 
     @property
     def headers(self) -> dict[str, Any]:
         """The headers that it was published with; empty where it was without."""
-        headers: dict[str, Any] = load_json(self.claimed.headers) if self.claimed.headers else {}
+        headers: dict[str, Any] = load_json(self._claimed.headers) if self._claimed.headers else {}
         return headers
 
     @property
     def token(self) -> str:
         """The token that holds the lease."""
-        return self.claimed.token
+        return self._claimed.token
 
     @property
     def attempt(self) -> int:
         """Which delivery this is; 1 for the first."""
-        return self.claimed.attempt
+        return self._claimed.attempt
 
     @property
     def published_at(self) -> datetime:
         """When it was published, by the clock of the database."""
-        at: datetime = rows.moment(self.claimed.published_at)
+        at: datetime = rows.moment(self._claimed.published_at)
         return at
 
     @property
     def leased_until(self) -> datetime:
         """When the lease ends, by the clock of the database."""
-        until: datetime = rows.moment(self.lease.until)
+        until: datetime = rows.moment(self._lease.until)
         return until
 
     @property
     def priority(self) -> int:
         """0, most urgent, to 3."""
-        return self.claimed.priority
+        return self._claimed.priority
 
     @property
     def tenant(self) -> str | None:
         """Whose it is."""
-        return self.claimed.tenant
+        return self._claimed.tenant
 
     @property
     def receipt(self) -> Receipt:
         """What is needed to settle it from somewhere else."""
-        return Receipt(self.claimed.queue_name, self.claimed.message_id, self.claimed.token)
+        return Receipt(self._claimed.queue_name, self._claimed.message_id, self._claimed.token)
 
     @property
     def is_lost(self) -> bool:
         """Whether the lease is known to be lost, or over by the clock of this machine."""
-        return self.lease.is_lost or (not self.lease.is_settled and time.monotonic() > self.lease.deadline)
+        return self._lease.is_lost or (not self._lease.is_settled and time.monotonic() > self._lease.deadline)
 
     async def ack(self, *, result: object = None) -> None:
         """It is done. Raises LeaseLost where the lease is not held any more."""
-        await self.lease.api.ack(self, result=result)
+        await self._lease.api.ack(self, result=result)
 
     async def nack(self, *, delay: Duration | None = None, error: str | None = None) -> None:
         """It failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
-        await self.lease.api.nack(self, delay=delay, error=error)
+        await self._lease.api.nack(self, delay=delay, error=error)
 
     async def release(self) -> None:
         """Give it back as if it had not been delivered: at once, and the attempt is not counted."""
-        await self.lease.api.release(self)
+        await self._lease.api.release(self)
 
     async def reject(self, error: str | None = None) -> None:
         """It failed, and need not be tried again: to the dead letters."""
-        await self.lease.api.reject(self, error)
+        await self._lease.api.reject(self, error)
 
     async def extend(self, extension: Duration) -> datetime:
         """Hold it for so many seconds longer; returns until when."""
-        return await self.lease.api.extend(self, extension)
+        return await self._lease.api.extend(self, extension)
 
     async def __aenter__(self) -> AsyncMessage[T]:
-        self.lease.block = AsyncBlock()
-        if self.lease.in_block is not None:
-            self.lease.in_block(self, True)
-            self.lease.block.watch(lambda: self.lease.deadline, self.lease.lose)
+        self._lease.block = AsyncBlock()
+        if self._lease.in_block is not None:
+            self._lease.in_block(self, True)
+            self._lease.block.watch(lambda: self._lease.deadline, self._lease.lose)
         return self
 
     async def __aexit__(
         self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        lease = self.lease
+        lease = self._lease
         if lease.in_block is not None:
             lease.in_block(self, False)
         block, lease.block = lease.block, None
@@ -181,11 +181,17 @@ class AsyncMessage(Generic[T]):
             if lease.reraise:
                 raise failure from exc
             logger.warning("%r: %s", self, failure)
+        except Exception as failure:
+            # In somebody's transaction that has failed: what made it fail has to reach who rolls it back.
+            if exc is None:
+                raise
+            logger.warning("%r could not be settled: %s", self, failure)
+            return False
         return (exc is None or isinstance(exc, Exception)) and self._was_handled(exc)
 
     async def _settle(self, exc: BaseException | None) -> None:
         """Ack, nack or release, unless that has been done in the block."""
-        lease = self.lease
+        lease = self._lease
         if exc is None:
             if not lease.is_settled:
                 await self.ack()
@@ -199,7 +205,7 @@ class AsyncMessage(Generic[T]):
             await self.release()
 
     async def _give_back(self, exc: Exception) -> None:
-        was_settled = self.lease.is_settled
+        was_settled = self._lease.is_settled
         try:
             await self.nack(error=describe(exc))
         except LeaseLost:
@@ -210,7 +216,7 @@ class AsyncMessage(Generic[T]):
     def _was_handled(self, exc: BaseException | None) -> bool:
         if exc is None:
             return False
-        if self.lease.reraise:
+        if self._lease.reraise:
             if isinstance(exc, LeaseLost):
                 raise exc
             return False

@@ -18,7 +18,7 @@ from penstock.statements import Call
 __all__ = ["Bulk"]
 
 # Statements that are under way at once.
-WINDOW = 4
+WINDOW = 10
 
 E = TypeVar("E", bound=Exception)
 Pending = tuple[Call[list[int]], psycopg.Cursor[tuple[Any, ...]]]

@@ -64,7 +64,27 @@ class Consuming(Carrier):
         """Claim up to batch_size messages that are there now; none is no error."""
         codec, started = self._codec_for(model), time.monotonic()
         claim = calls.consume_messages_batch(queue_name, token, visibility_timeout, batch_size)
-        return [self.message_of(claimed, codec, started) for claimed in self._run(claim)]
+        return [self._message_of(claimed, codec, started) for claimed in self._run(claim)]
+
+    @overload
+    def consume_one(
+        self,
+        queue_name: str,
+        *,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: type[T] | Codec[T],
+    ) -> Message[T] | None: ...
+
+    @overload
+    def consume_one(
+        self,
+        queue_name: str,
+        *,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: None = None,
+    ) -> Message[Any] | None: ...
 
     def consume_one(
         self,
@@ -74,13 +94,13 @@ class Consuming(Carrier):
         token: str | None = None,
         model: Any = None,
     ) -> Message[Any] | None:
-        """Claim the next message, if there is one now."""
+        """Claim the next message, if there is one now; to wait for one: consume(batch_size=1, wait=...)."""
         found = self.consume_batch(
             queue_name, batch_size=1, visibility_timeout=visibility_timeout, token=token, model=model
         )
         return found[0] if found else None
 
-    def message_of(self, claimed: calls.Claimed, codec: Codec[Any] | None, started: float) -> Message[Any]:
+    def _message_of(self, claimed: calls.Claimed, codec: Codec[Any] | None, started: float) -> Message[Any]:
         """The message for a row that was claimed by a call that began at that time."""
         deadline = started + claimed.lease_seconds
         lease = Lease(self, claimed.lease_seconds, deadline, claimed.leased_until)
@@ -123,7 +143,7 @@ class Consuming(Carrier):
         self._settle(message, calls.reject_message(_receipt(message), error))
 
     def _settle(self, message: Settleable, call: Call[bool]) -> None:
-        lease = message.lease if isinstance(message, Message) else None
+        lease = message._lease if isinstance(message, Message) else None
         if lease is not None:
             lease.is_settling = True
         try:
@@ -138,9 +158,9 @@ class Consuming(Carrier):
 
     def _mark(self, message: Settleable, *, settled: bool) -> None:
         if isinstance(message, Message):
-            message.lease.is_settled = settled
-            message.lease.is_lost = not settled
-            message.lease.settled_by = self if settled and self.in_transaction() else None
+            message._lease.is_settled = settled
+            message._lease.is_lost = not settled
+            message._lease.settled_by = self if settled and self.in_transaction() else None
 
     # Leases
 
@@ -152,7 +172,7 @@ class Consuming(Carrier):
             self._mark(message, settled=False)
             raise LeaseLost(f"extend: the lease on {message!r} is over, or it is settled already")
         if isinstance(message, Message):
-            message.lease.extended(found[0], started)
+            message._lease.extended(found[0], started)
         until: datetime = rows.moment(found[0].leased_until)
         return until
 
@@ -171,7 +191,7 @@ class Consuming(Carrier):
                         self._mark(one.message, settled=False)
                         lost.append(one.receipt)
                     elif isinstance(one.message, Message):
-                        one.message.lease.extended(extended, started)
+                        one.message._lease.extended(extended, started)
         return lost
 
     def pulse(
