@@ -26,7 +26,7 @@ class ClientOptions(TypedDict, total=False):
 
 
 def connect(dsn: str | None = None, **options: Unpack[ClientOptions]) -> Client:
-    """A client that is connected; use it in a `with`, or close() it. Options as of Client."""
+    """A Client that is connected: `with connect() as queue:`, or `queue = connect()` and close() it."""
     client = Client(dsn, **options)
     try:
         client.open()

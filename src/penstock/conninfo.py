@@ -1,17 +1,21 @@
-"""What libpq gets for a DSN: checked, with the defaults of a program that is to notice a dead connection."""
+"""What libpq gets for a DSN: checked, with the defaults of a program that is to notice a dead connection.
+
+And how to speak of a DSN without giving its password away: by what is known to be harmless in it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from typing import Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from .errors import DatabaseUnavailable, InvalidArgument
-from .settings import redact, scrub
 
-__all__ = ["complete", "unavailable"]
+__all__ = ["complete", "describe", "scrub", "unavailable"]
 
 CONNECT_TIMEOUT_SECONDS = 10
 
@@ -23,25 +27,63 @@ KEEPALIVE = {
     "tcp_user_timeout": "30000",
 }
 
+SHOWN = ("host", "hostaddr", "port", "dbname", "user")
+HIDDEN = "***"
+FORM = "it should read postgresql://user:password@host:port/name, or host=... dbname=..."
+ESCAPE = "in a URL write @ as %40, / as %2F, : as %3A and % as %25 within a user or password"
+
 
 def complete(dsn: str, defaults: Mapping[str, str] = KEEPALIVE) -> str:
     """The DSN in key=value form, with defaults for what it does not say."""
-    try:
-        given = conninfo_to_dict(dsn)
-    except psycopg.ProgrammingError:
-        # libpq's own message may quote a part of the password.
-        raise InvalidArgument(
-            f'PostgreSQL does not understand the DSN "{redact(dsn)}"',
-            hint="it should read postgresql://user:password@host:port/name, or host=... dbname=...",
-        ) from None
+    given = _parse(dsn)
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
         given["connect_timeout"] = CONNECT_TIMEOUT_SECONDS
     given.setdefault("fallback_application_name", "penstock")
     return make_conninfo("", **{**defaults, **given})
 
 
+def describe(dsn: str) -> str:
+    """Which database a DSN leads to, and nothing else of it."""
+    given = _parse(dsn)
+    shown = [f"{name}={given[name]}" for name in SHOWN if name in given and "://" not in str(given[name])]
+    return " ".join(shown) or "the database of libpq's own variables"
+
+
+def scrub(message: str, dsn: str) -> str:
+    """The message of a failed connection without the password, should libpq ever quote it."""
+    password = str(_parse(dsn).get("password") or "")
+    return message.replace(password, HIDDEN) if len(password) > len(HIDDEN) else message
+
+
 def unavailable(exc: psycopg.Error, dsn: str) -> DatabaseUnavailable:
-    """The exception for a connection that could not be made, without a word of the password."""
-    error = DatabaseUnavailable(f"cannot connect to {redact(dsn) or 'the database'}: {scrub(str(exc), dsn)}")
+    """The exception for a connection that could not be made.
+
+    To be raised when the handler of the driver's own one is left, which would hang on to it.
+    """
+    error = DatabaseUnavailable(f"cannot connect to {describe(dsn)}: {scrub(str(exc), dsn)}")
     error.sqlstate = exc.sqlstate
     return error
+
+
+def _parse(dsn: str) -> dict[str, Any]:
+    """The parts of a DSN. What is wrong with it is told without quoting what may be part of a password."""
+    if not isinstance(dsn, str):
+        raise InvalidArgument(f"the DSN must be a string, not a {type(dsn).__name__}", hint=FORM)
+    given = _try_to_parse(dsn)
+    if given is None:
+        scheme = re.match(r"\w+://", dsn)
+        if scheme and not scheme[0].startswith("postgres"):
+            raise InvalidArgument(f"the DSN must begin with postgresql://, not {scheme[0]}", hint=FORM)
+        harmless = f' "{dsn}"' if re.fullmatch(r"[\w./-]*", dsn) else ""
+        raise InvalidArgument(f"PostgreSQL does not understand the DSN{harmless}", hint=f"{FORM}; {ESCAPE}")
+    hosts, ports = str(given.get("host", "")).split(","), str(given.get("port", "")).split(",")
+    if any("@" in host[1:] for host in hosts) or not all(re.fullmatch(r"\d*", port) for port in ports):
+        raise InvalidArgument("the DSN has no proper host and port", hint=f"{FORM}; {ESCAPE}")
+    return given
+
+
+def _try_to_parse(dsn: str) -> dict[str, Any] | None:
+    try:
+        return dict(conninfo_to_dict(dsn))
+    except (psycopg.ProgrammingError, UnicodeError):
+        return None

@@ -30,7 +30,10 @@ Breakdown: TypeAlias = Literal["priority", "tenant"]
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:
-    """A message for publish_many() or send_many() with options of its own; None: as given for all."""
+    """A message for publish_many() or send_many() with options of its own, which are those of publish().
+
+    What is None is as given for all.
+    """
 
     payload: Any
     _: KW_ONLY
@@ -64,7 +67,13 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """A queue with its topic and every setting."""
+    """A queue with its topic and every setting.
+
+    topic_name: None where the queue is of no topic. exclusive, keep_alive_until: a queue that is deleted when
+    nobody keeps it alive. paused_at: since when it delivers nothing; None where it does.
+
+    The settings are those of create_queue(), with the defaults that hold.
+    """
 
     id: int
     name: str
@@ -90,7 +99,16 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """How many messages of a queue, or of one of its priorities or tenants, are where."""
+    """How many messages of a queue, or of one of its priorities or tenants, are where.
+
+    pending_count: all that is still to be delivered. delayed_count: pending ones that are not due yet.
+    waiting_count: pending ones whose tenant has tenant_max_active others already. processing_count: leased to
+    a consumer. completed_count: done, as far as they are kept. total_count: pending, processing and
+    completed. dead_count: dead letters. oldest_pending_seconds: how long ago the oldest pending one was
+    published. priority, tenant: whose count it is, with a breakdown.
+
+    A breakdown leaves out what is not counted that way: it is None.
+    """
 
     queue_name: str
     pending_count: int
@@ -116,7 +134,11 @@ class ErrorEntry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message that failed for good: why, and its last ten errors."""
+    """A message that failed for good: why, and its last ten errors.
+
+    reason: "no_attempts_left", "expired", or "failed" where it was rejected. delivery_attempts: how often it
+    was delivered. moved_at: when it died. cursor: for the next page of list_dlq_messages().
+    """
 
     queue_name: str
     message_id: int
@@ -135,7 +157,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ListedMessage:
-    """A message in a list: its state and what that state knows."""
+    """A message in a list: its state and what that state knows.
+
+    due_at: when it is delivered, if delayed. leased_until, consumer_token: of the lease, while it is active.
+    reason, moved_at: of a dead letter. completed_at: of one that is done. cursor: for the next page.
+    """
 
     message_id: int
     state: State
@@ -154,7 +180,12 @@ class ListedMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageDetails:
-    """All that is known of a message, in whatever state it is."""
+    """All that is known of a message, in whatever state it is.
+
+    expires_at: when its time to live is over. due_at: when it is delivered, if delayed. leased_until,
+    claimed_at, consumer_token: of the lease, while it is active. last_error, errors: of its failed attempts,
+    the last ten. reason, moved_at: of a dead letter. completed_at, result: of one that is done.
+    """
 
     message_id: int
     queue_name: str

@@ -65,7 +65,10 @@ def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
 
 def decode(stored: Stored, codec: Codec[T] | None) -> T:
     """The value that a stored payload stands for."""
-    plain = load_json(stored) if isinstance(stored, str) else stored
+    try:
+        plain = load_json(stored) if isinstance(stored, str) else stored
+    except (ValueError, RecursionError) as exc:
+        raise PayloadInvalid(f"the payload cannot be read by Python: {exc}") from exc
     if codec is None:
         return cast("T", plain)
     try:
@@ -79,12 +82,15 @@ def encode_json(plain: object, name: str = "payload") -> str:
     try:
         if _is_plain(plain, MAX_DEPTH) and b"\\u0000" not in (encoded := _encode_plain(plain)):
             return _sized(encoded).decode()
-    except (ValueError, OverflowError):
-        pass  # half of a surrogate pair, or an integer beyond 64 bits
-    for path, fault in _faults(plain, name, 1, ()):
+    except (ValueError, OverflowError, RecursionError):
+        pass  # half of a surrogate pair, an integer beyond 64 bits, a stack that is nearly full
+    for path, fault in _faults(plain, name):
         raise PayloadInvalid(f"{path} {fault}")
     # Subclasses of the plain types, large numbers, a backslash before "u0000": rare, and well-formed.
-    text = _render(plain)
+    try:
+        text = _render(plain)
+    except RecursionError:
+        raise PayloadInvalid(f"{name} is nested deeper than the stack of this program is free for") from None
     _sized(text.encode())
     return text
 
@@ -144,18 +150,26 @@ class _ModelCodec(Generic[T]):
         return msgspec.convert(stored, self.model, str_keys=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class _PydanticCodec:
-    """Of a pydantic model. The program that has one has pydantic."""
+    """Of a pydantic model or dataclass. The program that has one has pydantic."""
 
-    model: Any
+    def __init__(self, model: Any) -> None:
+        from pydantic import TypeAdapter  # noqa: PLC0415
+
+        self.model = model
+        self._adapter = TypeAdapter(model)
 
     def encode(self, value: Any) -> Json:
-        plain = value.model_dump(mode="json") if isinstance(value, self.model) else value
-        return self.model.model_validate(plain).model_dump(mode="json")
+        # By way of JSON, as a strict model reads a date or a UUID from nothing else but text of JSON.
+        adapter = self._adapter
+        if not isinstance(value, self.model):
+            value = adapter.validate_json(encode_json(value))
+        text = adapter.dump_json(value, by_alias=True, round_trip=True).decode()
+        adapter.validate_json(text)
+        return load_json(text)
 
     def decode(self, stored: Json) -> Any:
-        return self.model.model_validate(stored)
+        return self._adapter.validate_json(_render(stored))
 
 
 def _convert(codec: Codec[Any], payload: object) -> Json:
@@ -189,24 +203,38 @@ def _is_plain(value: Any, depth: int) -> bool:
                 return False
         return True
     if (cls is list or cls is tuple) and depth:
-        return all(type(item) in _SCALARS or _is_plain(item, depth - 1) for item in value)
+        # Not all() of a generator: that takes three times as much of the stack.
+        for item in value:  # noqa: SIM110
+            if not (type(item) in _SCALARS or _is_plain(item, depth - 1)):
+                return False
+        return True
     return False
 
 
-def _faults(value: object, path: str, depth: int, above: tuple[int, ...]) -> Iterator[tuple[str, str]]:
-    """Each value that cannot be stored: where it is, and why."""
-    if isinstance(value, dict | list | tuple):
-        if id(value) in above:
-            yield path, "contains itself"
-        elif depth > MAX_DEPTH:
-            yield path[:100] + "...", f"is nested deeper than {MAX_DEPTH} levels"
-        else:
-            for name, item in _items(value):
-                if isinstance(value, dict) and (fault := _key_fault(name)):
-                    yield path, f"has the key {name!r}: {fault}"
-                yield from _faults(item, f"{path}[{name!r}]", depth + 1, (*above, id(value)))
-    elif fault := _scalar_fault(value):
-        yield path, fault
+def _faults(value: object, name: str) -> Iterator[tuple[str, str]]:
+    """Each value that cannot be stored: where it is, and why. Without recursion: it may be deep, or endless."""
+    # For each container that is open: itself, its path, and the items that are still to be looked at.
+    above: list[tuple[object, str, Iterator[tuple[Any, Any]]]] = []
+    path = name
+    while True:
+        if isinstance(value, _CONTAINERS):
+            if any(value is container for container, _, _ in above):
+                yield path, "contains itself"
+            elif len(above) >= MAX_DEPTH:
+                yield path[:100] + "...", f"is nested deeper than {MAX_DEPTH} levels"
+            else:
+                above.append((value, path, iter(_items(value))))
+        elif fault := _scalar_fault(value):
+            yield path, fault
+        while above and (following := next(above[-1][2], None)) is None:
+            above.pop()
+        if not above:
+            return
+        container, outer, _ = above[-1]
+        key, value = following
+        if isinstance(container, dict) and (fault := _key_fault(key)):
+            yield outer, f"has the key {key!r}: {fault}"
+        path = f"{outer}[{key!r}]"
 
 
 def _items(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:

@@ -66,7 +66,10 @@ def _same(value: Any) -> Any:
 
 
 def _loaded(text: str | None) -> Json:
-    return None if text is None else load_json(text)
+    try:
+        return None if text is None else load_json(text)
+    except (ValueError, RecursionError):
+        return text  # of thousands of digits or levels, put there by SQL: one such should not spoil a list
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -6,11 +6,9 @@ import asyncio
 import logging
 import os
 import random
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
 from types import TracebackType
 from typing import Any, TypeVar, overload
 
@@ -19,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from penstock import calls, schema
 from penstock.concurrency import async_sleep, in_thread
-from penstock.conninfo import complete, unavailable
+from penstock.conninfo import complete, describe, unavailable
 from penstock.errors import (
     ConnectionLost,
     DatabaseUnavailable,
@@ -31,7 +29,8 @@ from penstock.errors import (
 )
 from penstock.integrations import adapt_async
 from penstock.payloads import Codec, codec_of
-from penstock.settings import redact, resolve_dsn
+from penstock.settings import resolve_dsn
+from penstock.starting import install_schema, start_embedded
 from penstock.statements import Call, Repeat
 from penstock.values import Duration, interval
 
@@ -67,10 +66,11 @@ class AsyncClient(AsyncApi):
     """All calls on connections of its own, each in a transaction of its own.
 
     dsn: the database; else PENSTOCK_DATABASE_URL, DATABASE_URL, libpq's own variables, or the embedded
-    server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer. retry_for: how long a
-    call is tried again while there is no connection. codec: for all payloads. maintain: whether to do what
-    is due now and then while consuming. install: whether to install or upgrade the schema (done on the
-    embedded server only, unless given).
+    server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer. max_connections: how
+    many it opens at most, besides the one that listens. connection_timeout: how long a call waits for one of
+    them. retry_for: how long a call is tried again while there is no connection. codec: for all payloads.
+    maintain: whether to do what is due now and then while consuming. install: whether to install or upgrade
+    the schema (done on the embedded server only, unless given).
 
     Nothing is connected before the first call; `connect_async()` connects at once.
     """
@@ -107,7 +107,7 @@ class AsyncClient(AsyncApi):
         self._host = AsyncHost(self, self._attempt, self._connect_listener, maintain=maintain)
 
     def __repr__(self) -> str:
-        where = "the embedded server" if self._dsn is None else redact(self._dsn) or "libpq's own variables"
+        where = "the embedded server" if self._dsn is None else describe(self._dsn)
         return f"<{type(self).__name__} of {where}>"
 
     # Open and close
@@ -146,9 +146,11 @@ class AsyncClient(AsyncApi):
         return self._connections
 
     async def _connect(self) -> AsyncConnections:
-        dsn, install = self._dsn, self._install
-        if dsn is None:
-            dsn, install = await in_thread(self._start_embedded), True
+        if self._dsn is None:
+            self._embedded, dsn = await in_thread(start_embedded)
+        else:
+            dsn = self._dsn
+        install = self._dsn is None if self._install is None else self._install
         connections = AsyncConnections(dsn, limit=self._limit, timeout=self._timeout)
         try:
             if install:
@@ -165,15 +167,6 @@ class AsyncClient(AsyncApi):
             raise
         return connections
 
-    def _start_embedded(self) -> str:
-        from penstock.embedded import shared  # noqa: PLC0415 - only who needs the server loads it
-
-        announce_embedded()
-        embedded = shared()
-        server = embedded.__enter__()
-        self._embedded = embedded
-        return server.dsn()
-
     async def _installed(self, own: AsyncOwn) -> schema.SchemaVersion | None:
         call = calls.schema_version()
         try:
@@ -186,13 +179,17 @@ class AsyncClient(AsyncApi):
     def using(self, connection: Any) -> AsyncTransaction[Any]:
         """The same calls on somebody's own connection, as a part of the transaction that is open there.
 
-        A psycopg AsyncConnection, an asyncpg connection, a SQLAlchemy AsyncSession or AsyncConnection.
+        A connection of psycopg, or a session or connection of SQLAlchemy; of psycopg2 or Django where calls
+        block, of asyncpg where they are awaited. Anything else is refused, with a list of what is taken.
         """
         return AsyncTransaction(connection, adapt_async(connection), self._codec)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
-        """A transaction: calls in it, and statements of its `connection`, take effect together or not."""
+        """A transaction: calls in it, and statements of its `connection`, take effect together or not.
+
+        Committed at the end of the block, rolled back where the block raises. Nothing in it is tried again.
+        """
         connections = await self._opened()
         async with connections.lend(self._retry_for) as own:
             transaction = AsyncTransaction(own.connection, own, self._codec)
@@ -285,10 +282,12 @@ class AsyncClient(AsyncApi):
             try:
                 await bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                raise bulk.interrupted(self._failure(own, exc, DeliveryUnknown)) from exc
+                failure = self._failure(own, exc, DeliveryUnknown)
+                raise bulk.interrupted(failure, with_last=own.unreplicated) from exc
             except Exception as exc:
                 raise bulk.interrupted(exc) from None
-            self._check_replicated(own)
+            if own.unreplicated:
+                raise bulk.interrupted(NotReplicated())
         return bulk.committed
 
     # Consume
@@ -351,19 +350,5 @@ class AsyncClient(AsyncApi):
         try:
             return await psycopg.AsyncConnection.connect(complete(dsn), autocommit=True)
         except psycopg.Error as exc:
-            raise unavailable(exc, dsn) from None
-
-
-@cache
-def announce_embedded() -> None:
-    """Say where the messages go, once in a process."""
-    print("No database given: using the embedded server.", file=sys.stderr, flush=True)
-
-
-def install_schema(dsn: str) -> None:
-    """Install or upgrade the schema."""
-    try:
-        with psycopg.connect(complete(dsn)) as connection:
-            schema.install(connection)
-    except psycopg.OperationalError as exc:
-        raise unavailable(exc, dsn) from None
+            failure = unavailable(exc, dsn)
+        raise failure

@@ -162,7 +162,12 @@ class AsyncConnections:
                 prepare_threshold=None if self.is_pooled else PREPARE_THRESHOLD,
             )
         except psycopg.Error as exc:
-            raise unavailable(exc, self.dsn) from None
+            failure = unavailable(exc, self.dsn)
+        else:
+            return await self._prepared(connection)
+        raise failure
+
+    async def _prepared(self, connection: psycopg.AsyncConnection[Any]) -> AsyncOwn:
         own = AsyncOwn(connection)
         if not self.is_read_committed and not self.is_pooled:
             await connection.execute("set default_transaction_isolation = 'read committed'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import random
 import time
 import uuid
@@ -76,6 +77,7 @@ class AsyncConsumer(Generic[T]):
         self._channel: str | None = None
         self._stopped = False
         self._lock = asyncio.Lock()
+        self._pid = os.getpid()
         self._keep_not_before = 0.0
 
     def stop(self) -> None:
@@ -105,6 +107,8 @@ class AsyncConsumer(Generic[T]):
             await self._leave()
 
     async def _leave(self) -> None:
+        if self._pid != os.getpid():
+            return  # the copy of a forked child; the messages are its parent's
         # Not while a claim is under way: what it brings is to be released, too.
         async with self._lock:
             unread = [message for message in self._unread if not message.is_lost]

@@ -48,6 +48,7 @@ class AsyncHost:
         self.attempt = attempt
         self._connect = connect
         self._maintains = maintain
+        self._closed = False
         self._start()
 
     def _start(self) -> None:
@@ -61,6 +62,8 @@ class AsyncHost:
 
     def enter(self, consumer: AsyncConsumer[Any]) -> None:
         """A consumer begins."""
+        if self._closed:
+            raise DatabaseUnavailable("this client is closed")
         if self._pid != os.getpid():
             self._start()  # a child process has none of its parent's threads
         with self._lock:
@@ -97,6 +100,9 @@ class AsyncHost:
         return self._listener.is_listening(channel)
 
     async def close(self) -> None:
+        self._closed = True
+        if self._pid != os.getpid():
+            return  # its consumers are its parent's
         with self._lock:
             consumers = tuple(self._consumers)
         for consumer in consumers:

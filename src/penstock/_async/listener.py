@@ -104,6 +104,7 @@ class AsyncListener:
         pgconn, heard = connection.pgconn, time.monotonic()
         while not self._stopped:
             await self._adjust(connection)
+            self._dispatch(connection)  # what came along with the answers
             patience = heard + self.probe_seconds - time.monotonic()
             if await self._waker.wait(pgconn.socket, max(0.0, patience)):
                 pgconn.consume_input()
@@ -111,7 +112,6 @@ class AsyncListener:
             elif time.monotonic() >= heard + self.probe_seconds:
                 await self._command(connection, "select 1")
                 heard = time.monotonic()
-            self._dispatch(connection)
 
     async def _adjust(self, connection: Connection) -> None:
         """Listen to what is waited for, and to nothing else."""

@@ -67,6 +67,8 @@ class AsyncMessage(Generic[T]):
     """A message, leased to whoever got it.
 
     `async with message:` acks it at the end of the block, or nacks it with the error if the block raises.
+    The error is logged, not raised, unless consume() was told to reraise. What was settled in the block is
+    left as it is. A cancellation or a KeyboardInterrupt releases it.
     """
 
     _claimed: Claimed

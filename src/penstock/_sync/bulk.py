@@ -51,8 +51,10 @@ class Bulk:
             self.committed += self._ids
             self._ids = []
 
-    def interrupted(self, exc: E) -> E:
-        """The exception with a word on what is published nevertheless."""
+    def interrupted(self, exc: E, *, with_last: bool = False) -> E:
+        """The exception with a word on what is published nevertheless; with the last ones, if they are."""
+        if with_last:
+            self.committed += self._ids
         if self.committed:
             exc.add_note(f"{len(self.committed)} messages had been published before this happened.")
             if isinstance(exc, PenstockError):

@@ -164,7 +164,12 @@ class Connections:
                 prepare_threshold=None if self.is_pooled else PREPARE_THRESHOLD,
             )
         except psycopg.Error as exc:
-            raise unavailable(exc, self.dsn) from None
+            failure = unavailable(exc, self.dsn)
+        else:
+            return self._prepared(connection)
+        raise failure
+
+    def _prepared(self, connection: psycopg.Connection[Any]) -> Own:
         own = Own(connection)
         if not self.is_read_committed and not self.is_pooled:
             connection.execute("set default_transaction_isolation = 'read committed'")

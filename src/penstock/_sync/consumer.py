@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import random
 import threading
 import time
@@ -78,6 +79,7 @@ class Consumer(Generic[T]):
         self._channel: str | None = None
         self._stopped = False
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._keep_not_before = 0.0
 
     def stop(self) -> None:
@@ -107,6 +109,8 @@ class Consumer(Generic[T]):
             self._leave()
 
     def _leave(self) -> None:
+        if self._pid != os.getpid():
+            return  # the copy of a forked child; the messages are its parent's
         # Not while a claim is under way: what it brings is to be released, too.
         with self._lock:
             unread = [message for message in self._unread if not message.is_lost]

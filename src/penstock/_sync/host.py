@@ -50,6 +50,7 @@ class Host:
         self.attempt = attempt
         self._connect = connect
         self._maintains = maintain
+        self._closed = False
         self._start()
 
     def _start(self) -> None:
@@ -63,6 +64,8 @@ class Host:
 
     def enter(self, consumer: Consumer[Any]) -> None:
         """A consumer begins."""
+        if self._closed:
+            raise DatabaseUnavailable("this client is closed")
         if self._pid != os.getpid():
             self._start()  # a child process has none of its parent's threads
         with self._lock:
@@ -99,6 +102,9 @@ class Host:
         return self._listener.is_listening(channel)
 
     def close(self) -> None:
+        self._closed = True
+        if self._pid != os.getpid():
+            return  # its consumers are its parent's
         with self._lock:
             consumers = tuple(self._consumers)
         for consumer in consumers:

@@ -106,6 +106,7 @@ class Listener:
         pgconn, heard = connection.pgconn, time.monotonic()
         while not self._stopped:
             self._adjust(connection)
+            self._dispatch(connection)  # what came along with the answers
             patience = heard + self.probe_seconds - time.monotonic()
             if self._waker.wait(pgconn.socket, max(0.0, patience)):
                 pgconn.consume_input()
@@ -113,7 +114,6 @@ class Listener:
             elif time.monotonic() >= heard + self.probe_seconds:
                 self._command(connection, "select 1")
                 heard = time.monotonic()
-            self._dispatch(connection)
 
     def _adjust(self, connection: Connection) -> None:
         """Listen to what is waited for, and to nothing else."""

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from penstock.errors import PenstockError, from_database
-from penstock.settings import resolve_dsn, scrub
+from penstock.settings import resolve_dsn
 
 if TYPE_CHECKING:
     import psycopg
@@ -40,16 +40,16 @@ def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """A connection of a command. What goes wrong with it becomes one line on stderr and exit code 1."""
     import psycopg
 
-    from penstock.conninfo import complete
+    from penstock.conninfo import complete, scrub
 
     try:
         with psycopg.connect(complete(dsn)) as connection:
             yield connection
     except psycopg.Error as exc:
         error = from_database(exc)
-        raise _failure(error or exc, dsn) from None
+        raise _failure(error or exc, lambda text: scrub(text, dsn)) from None
     except PenstockError as exc:
-        raise _failure(exc, dsn) from None
+        raise _failure(exc) from None
 
 
 @contextmanager
@@ -61,18 +61,20 @@ def connect_or_embedded(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
             yield connection
         return
 
-    from penstock.embedded import EmbeddedError, shared
+    from penstock.embedded import EmbeddedError
+    from penstock.starting import start_embedded
 
-    click.echo("No database given: using the embedded server.", err=True)
     try:
-        with shared() as server, connect(server.dsn()) as connection:
-            yield connection
+        with ExitStack() as stack:
+            server, embedded_dsn = start_embedded()
+            stack.push(server)
+            yield stack.enter_context(connect(embedded_dsn))
     except (EmbeddedError, OSError) as exc:
-        raise _failure(exc, "") from None
+        raise _failure(exc) from None
 
 
-def _failure(exc: Exception, dsn: str) -> click.ClickException:
+def _failure(exc: Exception, scrub: Callable[[str], str] = str) -> click.ClickException:
     hint = getattr(exc, "hint", None) or getattr(getattr(exc, "diag", None), "message_hint", None)
     text = getattr(getattr(exc, "diag", None), "message_primary", None) or str(exc)
-    line = scrub((text.splitlines() or [type(exc).__name__])[0], dsn)
+    line = scrub((text.splitlines() or [type(exc).__name__])[0])
     return click.ClickException(f"{line} ({hint})" if hint else line)

@@ -24,7 +24,7 @@ class _Asyncpg:
 
     def in_transaction(self) -> bool:
         try:
-            return bool(self._connection.is_in_transaction())
+            return not self._connection.is_closed() and bool(self._connection.is_in_transaction())
         except self._gone:
             return False  # back in its pool
 

@@ -35,6 +35,8 @@ def adapt(connection: object) -> Executor | None:
     if base is None or not isinstance(connection, base.BaseDatabaseWrapper | _proxies()):
         return None
     vendor = getattr(connection, "vendor", None)
+    if vendor is None:
+        return None  # a proxy, but not of a database
     if vendor != "postgresql":
         raise UnsupportedConnection(f"using() needs PostgreSQL, not {vendor}")
     return _Django(connection)

@@ -30,6 +30,6 @@ class _Psycopg2:
 
 def adapt(connection: object) -> Executor | None:
     extensions = sys.modules.get("psycopg2.extensions")
-    if extensions is None or not isinstance(connection, extensions.connection):
+    if extensions is None or not isinstance(connection, extensions.connection) or connection.async_:
         return None
     return _Psycopg2(connection, extensions.cursor)

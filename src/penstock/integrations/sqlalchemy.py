@@ -25,7 +25,7 @@ class _Session:
         return _Connection(self._find().connection()).fetch(text, parameters)
 
     def in_transaction(self) -> bool:
-        return bool(self._find().in_transaction())
+        return _is_in_transaction(self._find())
 
 
 class _Connection:
@@ -48,7 +48,7 @@ class _AsyncSession:
         return await _AsyncConnection(await self._find().connection()).fetch(text, parameters)
 
     def in_transaction(self) -> bool:
-        return bool(self._find().in_transaction())
+        return _is_in_transaction(self._find().sync_session)
 
 
 class _AsyncConnection:
@@ -85,6 +85,12 @@ def adapt_async(connection: object) -> AsyncExecutor | None:
     if isinstance(connection, asynchronous.AsyncConnection):
         return _AsyncConnection(connection)
     return None
+
+
+def _is_in_transaction(session: Any) -> bool:
+    """Also where the session was given a connection that has begun by itself, as test suites do."""
+    begun = getattr(session.bind, "in_transaction", None)
+    return bool(session.in_transaction() or (begun is not None and begun()))
 
 
 def _checked(connection: Any) -> Any:
