@@ -190,7 +190,7 @@ def _sized(stored: bytes) -> bytes:
     return stored
 
 
-def _is_plain(value: Any, depth: int) -> bool:
+def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911
     """Whether a value is made of nothing but the types of JSON: quick, and the only look at most payloads."""
     cls = type(value)
     if cls in _SCALARS:
@@ -212,7 +212,7 @@ def _is_plain(value: Any, depth: int) -> bool:
 
 
 def _faults(value: object, name: str) -> Iterator[tuple[str, str]]:
-    """Each value that cannot be stored: where it is, and why. Without recursion: it may be deep, or endless."""
+    """Each value that cannot be stored: where it is, and why. No recursion: it may be deep, or endless."""
     # For each container that is open: itself, its path, and the items that are still to be looked at.
     above: list[tuple[object, str, Iterator[tuple[Any, Any]]]] = []
     path = name
@@ -226,9 +226,12 @@ def _faults(value: object, name: str) -> Iterator[tuple[str, str]]:
                 above.append((value, path, iter(_items(value))))
         elif fault := _scalar_fault(value):
             yield path, fault
-        while above and (following := next(above[-1][2], None)) is None:
+        while above:
+            following = next(above[-1][2], None)
+            if following is not None:
+                break
             above.pop()
-        if not above:
+        else:
             return
         container, outer, _ = above[-1]
         key, value = following
