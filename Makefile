@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps clean
+.PHONY: help setup run test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps bench-client clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +30,7 @@ check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/lint-imports
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/sqldoc.py --check
+	$(BIN)/python tools/pydoc.py --check
 
 fix: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
@@ -38,8 +39,9 @@ fix: setup ## format the code and mend what ruff can
 generate: setup ## write the blocking client and its tests anew from the asynchronous ones
 	$(BIN)/python tools/unasync.py
 
-docs: setup ## write docs/reference/sql.md anew from the comments in the SQL
+docs: setup ## write docs/reference anew from the comments in the SQL and the docstrings
 	$(BIN)/python tools/sqldoc.py
+	$(BIN)/python tools/pydoc.py
 
 bench-engine: setup ## send, claim and ack against a hand-rolled queue, in one run
 	$(BIN)/python -m bench.engine
@@ -53,6 +55,9 @@ bench-fairness: setup ## how long quiet tenants wait beside a noisy one, with a 
 
 bench-caps: setup ## what caps and tenants cost a send, a claim and an ack
 	$(BIN)/python -m bench.caps
+
+bench-client: setup ## what the Python clients cost over psycopg, and how soon an idle consumer has a message
+	$(BIN)/python -m bench.client
 
 clean: ## remove what make made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -236,5 +236,8 @@ class Message(Generic[T]):
 
 def describe(exc: BaseException) -> str:
     """An exception in a line, for the history of the message."""
-    text = str(exc)
+    try:
+        text = str(exc)
+    except Exception:
+        text = ""  # one that cannot even be told is an error all the same
     return f"{type(exc).__qualname__}: {text}" if text else type(exc).__qualname__
