@@ -239,7 +239,7 @@ class Consumer(Generic[T]):
 
     def _lose(self, message: Message[T]) -> None:
         # What was settled meanwhile is not held any more, but not lost either.
-        lease = message._lease
-        if self._kept.pop(message.id, None) is not None and not (lease.is_settled or lease.is_settling):
-            logger.warning("%r: its lease could not be kept", message)
-            lease.lose()
+        if self._kept.pop(message.id, None) is not None:
+            message._lease.lose()
+            if message._lease.is_lost:
+                logger.warning("%r: its lease could not be kept", message)
