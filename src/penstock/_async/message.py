@@ -56,7 +56,7 @@ class AsyncLease:
         self.deadline = started + extended.lease_seconds
 
     def lose(self) -> None:
-        """Somebody else may have the message now: whoever works on it should stop. Not so if it is settled."""
+        """Somebody else may have it now: whoever works on it should stop. Not so if it is settled."""
         if self.is_settled or self.is_settling:
             return
         self.is_lost = True
