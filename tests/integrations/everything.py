@@ -1,0 +1,228 @@
+"""Every method of the API, called in an order in which each has something to tell."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import psycopg
+
+from penstock import AsyncMessage, AsyncTransaction, Message, NewMessage
+from penstock._async.api import AsyncApi
+
+__all__ = ["METHODS", "NOW", "Step", "call_everything", "start_ids", "stop_clock", "typed"]
+
+# The clock stands still, at a moment that a careless way through text or floats would not keep.
+NOW = datetime(2030, 12, 31, 22, 58, 59, 987653, tzinfo=UTC)
+
+WORKER, BILLER, UNDERTAKER, NOBODY = "worker", "biller", "undertaker", "nobody"
+
+# What is awaited of a transaction, be it inherited or not.
+METHODS = {
+    name for name, _ in inspect.getmembers(AsyncTransaction, inspect.iscoroutinefunction) if name[0] != "_"
+}
+
+# A name of a method, and its result as typed() writes it.
+Step = tuple[str, object]
+
+
+def stop_clock(connection: psycopg.Connection[Any]) -> None:
+    """Let the clock of the database stand still, so that the same calls have the same results."""
+    now = f"timestamptz '{NOW.isoformat()}'"
+    connection.execute(
+        f"create or replace function penstock.clock() returns timestamptz language sql as $$ select {now} $$"
+    )
+    for table in ("topics", "queues"):
+        connection.execute(f"alter table penstock.{table} alter created_at set default {now}")
+    # The partitions of those days, which take a while to make.
+    connection.execute("select from penstock.maintain()")
+
+
+def start_ids(connection: psycopg.Connection[Any]) -> None:
+    """Let ids begin where they did the last time: a rollback does not take them back."""
+    connection.execute(
+        "select setval(c.oid, 1000) from pg_class c "
+        "where c.relkind = 'S' and c.relnamespace = 'penstock'::regnamespace"
+    )
+
+
+def typed(value: object) -> object:
+    """A value with its type and those of all that is in it; moments have to be in UTC."""
+    kind = type(value).__name__
+    match value:
+        case datetime():
+            assert value.tzinfo is UTC
+            return value
+        case AsyncMessage() | Message():
+            return {name: typed(getattr(value, name)) for name in _MESSAGE}
+        case dict():
+            return kind, {key: typed(item) for key, item in value.items()}
+        case list() | tuple():
+            return kind, [typed(item) for item in value]
+        case _ if dataclasses.is_dataclass(value):
+            return kind, {
+                field.name: typed(getattr(value, field.name)) for field in dataclasses.fields(value)
+            }
+    if hasattr(value, "target"):
+        return typed(value.target)
+    assert isinstance(value, str | int | float | bytes | None)
+    return kind, value
+
+
+_MESSAGE = [name for name, value in vars(AsyncMessage).items() if isinstance(value, property)]
+_MESSAGE.remove("is_lost")
+
+
+_MOMENT = re.compile(r"\d+[-.]\d+[-.]\d+ \d\d:\d\d:\d\d ?[-+]\d+")
+
+
+class _Recorder:
+    """Calls, and writes down what comes back."""
+
+    def __init__(self, api: AsyncApi) -> None:
+        self.steps = list[Step]()
+        self._api = api
+
+    def __getattr__(self, name: str) -> Callable[..., Coroutine[Any, Any, Any]]:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            result = await getattr(self._api, name)(*arguments, **options)
+            # It is for people: it tells the time in the zone and style of their session.
+            told = _MOMENT.sub("then", result) if name == "explain_delivery" else result
+            self.steps.append((name, typed(told)))
+            return result
+
+        return call
+
+
+async def call_everything(api: AsyncApi) -> list[Step]:
+    """Call every method; what each returned."""
+    recorder = _Recorder(api)
+    api = cast("AsyncApi", recorder)
+    await _define(api)
+    ids = await _publish(api)
+    await _settle(api)
+    await _look(api, ids)
+    await _dead_letters(api)
+    await _clean_up(api)
+    return recorder.steps
+
+
+async def _define(api: AsyncApi) -> None:
+    await api.create_topic("orders")
+    await api.create_topic("orders")
+    await api.create_queue("mail", topic="orders")
+    await api.create_queue(
+        "bills",
+        topic="orders",
+        max_delivery_attempts=2,
+        visibility_timeout=timedelta(minutes=5),
+        visibility_backoff=1.5,
+        retry_delays=[1, 2.5, timedelta(hours=1)],
+        message_ttl=1000000,
+        retain_completed=3600,
+        retain_dead=7200,
+        max_payload_bytes=1000,
+        max_active=50,
+        min_active=2,
+        priority_shares=[70, 10, 10, 10],
+        tenant_max_active=2,
+        notify=False,
+    )
+    await api.create_queue("temporary", exclusive=True, keep_alive=600)
+    await api.alter_queue("mail", visibility_timeout=90, retry_delays=[0, 60], max_delivery_attempts=2)
+    await api.extend_queue_keep_alive("temporary", timedelta(hours=1.5))
+    await api.pause_queue("temporary")
+    await api.list_topics()
+    await api.list_queues()
+    await api.resume_queue("temporary")
+    await api.list_queues()
+    await api.clock()
+    await api.channel("mail")
+    await api.channel("q" * 100)
+    await api.schema_version()
+
+
+async def _publish(api: AsyncApi) -> list[int]:
+    later = NOW + timedelta(days=1, microseconds=1)
+    return [
+        await api.publish("orders", {"a": [1, 2.5, None, True, "ü"]}, headers={"h": {"x": [1]}}),
+        await api.publish("orders", b"\x00\xff", priority=0, tenant="acme", dedup_key="key", ttl=5000),
+        await api.publish("orders", None, deliver_after=later),
+        await api.send("mail", "x" * 100000),
+        await api.send("mail", [1e100, 2**65, -0.5], delay=0.000001),
+        *await api.publish_many("orders", [1, 2, 3, 4], tenant="noisy", priority=3),
+        *await api.send_many(
+            "mail", ["a", b"b", NewMessage({"c": 1}, priority=0, headers={"n": 1}, delay=9)]
+        ),
+        *await api.send_many("mail", []),
+    ]
+
+
+async def _settle(api: AsyncApi) -> None:
+    claimed = await api.consume_batch("mail", batch_size=7, visibility_timeout=100.5, token=WORKER)
+    await api.ack(claimed[0], result={"r": [1, None]})
+    await api.ack_many([*claimed[1:3], dataclasses.replace(claimed[3].receipt, token=NOBODY)])
+    await api.nack(claimed[3], delay=60, error="failed: 100% ☃")
+    await api.reject(claimed[4], "rejected")
+    await api.release(claimed[5])
+    await api.extend(claimed[6], 1000)
+    await api.extend_many([claimed[6], claimed[0].receipt], timedelta(seconds=9.5))
+    await api.pulse(WORKER, timedelta(hours=1))
+    bill = await api.consume_batch("bills", batch_size=1, token=BILLER, model=bytes)
+    await api.nack(bill[0])
+    await api.consume_batch("bills", token=BILLER, batch_size=2)
+    await api.consume_one("temporary")
+
+
+async def _look(api: AsyncApi, ids: list[int]) -> None:
+    for queue in ("mail", "bills"):
+        await api.list_messages(queue)
+        for message_id in [*ids, 10**15]:
+            await api.get_message(queue, message_id)
+            await api.explain_delivery(queue, message_id)
+        await api.get_queue_statistics(queue, breakdown="priority")
+        await api.get_queue_statistics(queue, breakdown="tenant", top=3)
+    page = await api.list_messages("mail", state="ready", page_size=1)
+    await api.list_messages("mail", state="ready", page_size=2, after=page[0].cursor)
+    await api.get_queue_statistics()
+
+
+async def _dead_letters(api: AsyncApi) -> None:
+    await api.send("temporary", b"dead")
+    await api.send("temporary", {"dead": 1}, tenant="t", headers={"h": 1})
+    for message in await api.consume_batch("temporary", token=UNDERTAKER):
+        await api.reject(message, "hopeless")
+    page = await api.list_dlq_messages("temporary", page_size=1)
+    await api.list_dlq_messages("temporary", after=page[0].cursor)
+    await api.list_dlq_messages()
+    await api.requeue_dlq_messages("temporary", [page[0].message_id])
+    await api.requeue_dlq_messages("temporary")
+    again = await api.consume_batch("temporary", token=UNDERTAKER)
+    await api.alter_queue("temporary", max_delivery_attempts=1)
+    await api.nack(again[0])
+    await api.add_retries("temporary", 2)
+    await api.reject(again[1])
+    await api.purge_dlq("temporary")
+    await api.purge_dlq()
+
+
+async def _clean_up(api: AsyncApi) -> None:
+    delayed = await api.send("temporary", 1, delay=10)
+    await api.cancel_message("temporary", delayed)
+    await api.cancel_message("temporary", delayed)
+    await api.raise_floor("mail")
+    await api.maintain()
+    await api.cleanup_queue_messages("mail")
+    await api.cleanup_topic_messages("orders")
+    await api.cleanup_expired_exclusive_queues()
+    await api.purge_queue("bills")
+    await api.purge_all_messages()
+    await api.get_queue_statistics()
+    await api.delete_queue("bills")
+    await api.delete_topic("orders")
+    await api.list_queues()
+    await api.list_topics()
