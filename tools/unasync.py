@@ -18,7 +18,7 @@ FOLDERS = {
     ROOT / "tests/client/asynchronous": ROOT / "tests/client/synchronous",
 }
 
-HEADER = "# Written by tools/unasync.py from {source}: change that, run `make generate`.\n\n"
+HEADER = "# Written by tools/unasync.py from {source}:\n# change that, run `make generate`.\n\n"
 
 RULES = {
     r"\basync (def|with|for)\b": r"\1",
@@ -29,10 +29,9 @@ RULES = {
     r"\basyncio\.Lock\b": "threading.Lock",
     r"\bimport asyncio\b": "import threading",
     r"\bin_thread\b": "in_this_thread",
-    r"\basync_(sleep|to_the_end|chunks|until)\b": r"\1",
+    r"\basync_(sleep|made|to_the_end|chunks|until)\b": r"\1",
     r"\b(adapt|connect)_async\b": r"\1",
     r"\bAsync(?=[A-Z])": "",
-    r"\b_async\b": "_sync",
     r"\bThe asynchronous client, written by hand; .*": 'The blocking client."""',
 }
 
@@ -58,8 +57,8 @@ def rewrite(source: Path, unused: set[str]) -> str:
         if count:
             unused.discard(pattern)
     text = HEADER.format(source=source.relative_to(ROOT).as_posix()) + text
-    # Shorter words: imports are sorted otherwise, and lines break elsewhere.
-    text = ruff(text, source, "check", "--fix", "--exit-zero", "--quiet", "--select", "I,F401,RUF022")
+    # Shorter words: imports are sorted otherwise, lines break elsewhere, and `with` can be joined.
+    text = ruff(text, source, "check", "--fix", "--exit-zero", "--quiet", "--select", "I,F401,RUF022,SIM117")
     return ruff(text, source, "format")
 
 

@@ -44,6 +44,7 @@ class Claimed(NamedTuple):
     lease_seconds: float
 
 
+HOLDER = "token => cast(%s as text)"
 LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
 
 CLAIMED = (
@@ -426,6 +427,21 @@ def batch_extend_message_vt(
         token=token,
         extension_seconds=seconds("extension", extension),
     )
+
+
+def keep_leases(
+    queue_name: str, message_ids: Sequence[int], token: str, extension: Duration, lock_timeout: float
+) -> Call[list[Extended]]:
+    """As batch_extend_message_vt(), but it fails where it would wait long for one that is being settled."""
+    extend = batch_extend_message_vt(queue_name, message_ids, token, extension)
+    # The setting ends with the transaction. An argument depends on it, so that it is made first.
+    text = extend.text.replace(
+        " from penstock.",
+        " from (select pg_catalog.set_config('lock_timeout', %s, true)) as setting(made)"
+        " cross join lateral penstock.",
+    ).replace(HOLDER, f"{HOLDER} || pg_catalog.left(setting.made, 0)")
+    milliseconds = str(round(lock_timeout * 1000))
+    return Call(extend.function, text, (milliseconds, *extend.parameters), extend.parse, extend.repeat)
 
 
 def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None) -> Call[int]:

@@ -31,11 +31,13 @@ __all__ = [
     "Slots",
     "Waker",
     "async_chunks",
+    "async_made",
     "async_sleep",
     "async_to_the_end",
     "chunks",
     "in_this_thread",
     "in_thread",
+    "made",
     "sleep",
     "to_the_end",
 ]
@@ -77,6 +79,26 @@ async def async_to_the_end(function: Callable[[], Coroutine[Any, Any, None]], pa
 def to_the_end(function: Callable[[], None], _patience: float) -> None:
     """Do something that should not be cut off halfway; nothing cancels a thread."""
     function()
+
+
+async def async_made(make: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None]) -> T:
+    """Await something that is made; who is cancelled meanwhile goes on, and it is undone when it is there."""
+    task = asyncio.ensure_future(make())
+
+    def clean(done: asyncio.Task[T]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            undo(done.result())
+
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(clean)
+        raise
+
+
+def made(make: Callable[[], T], _undo: Callable[[T], None]) -> T:
+    """Make something; nothing cancels a thread."""
+    return make()
 
 
 async def async_chunks(items: AsyncMany, size: int) -> AsyncIterator[list[Any]]:

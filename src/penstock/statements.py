@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .errors import InvalidArgument
+from .values import flag
 
 __all__ = ["NULL", "Call", "Parameter", "Repeat", "Row", "array", "call", "call_each", "numbered"]
 
@@ -253,9 +254,7 @@ def _dump_double(name: str, value: Any) -> str:
 
 
 def _dump_boolean(name: str, value: Any) -> str:
-    if not isinstance(value, bool):
-        raise InvalidArgument(f"{name} must be True or False, not {value!r}")
-    return str(value).lower()
+    return str(flag(name, value)).lower()
 
 
 def _dump_array(dump: Callable[[str, Any], str]) -> Callable[[str, Any], str]:

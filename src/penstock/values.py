@@ -8,7 +8,18 @@ from typing import Final, TypeAlias
 
 from .errors import InvalidArgument
 
-__all__ = ["HIGH", "LOW", "NORMAL", "URGENT", "Duration", "interval", "moment", "quote_identifier", "seconds"]
+__all__ = [
+    "HIGH",
+    "LOW",
+    "NORMAL",
+    "URGENT",
+    "Duration",
+    "flag",
+    "interval",
+    "moment",
+    "quote_identifier",
+    "seconds",
+]
 
 URGENT: Final = 0
 HIGH: Final = 1
@@ -49,6 +60,13 @@ def moment(name: str, value: datetime | None) -> str | None:
             hint="datetime.now(timezone.utc) + timedelta(...), or delay= with seconds",
         )
     return value.isoformat()
+
+
+def flag(name: str, value: bool) -> bool:
+    """True or False, and nothing that only looks like it."""
+    if not isinstance(value, bool):
+        raise InvalidArgument(f"{name} must be True or False, not {value!r}")
+    return value
 
 
 def quote_identifier(name: str) -> str:

@@ -32,12 +32,12 @@ from penstock.payloads import Codec, codec_of
 from penstock.settings import resolve_dsn
 from penstock.starting import install_schema, start_embedded
 from penstock.statements import Call, Repeat
-from penstock.values import Duration, interval
+from penstock.values import Duration, flag, interval
 
 from .api import AsyncApi
 from .bulk import AsyncBulk
 from .carrier import Progress
-from .connections import AsyncConnections, AsyncOwn
+from .connections import AsyncConnections, AsyncOwn, connect
 from .consumer import AsyncConsumer, ConsumeOptions
 from .host import AsyncHost
 from .transaction import AsyncTransaction
@@ -99,12 +99,14 @@ class AsyncClient(AsyncApi):
         self._limit = max_connections
         self._timeout = interval("connection_timeout", connection_timeout)
         self._retry_for = interval("retry_for", retry_for)
-        self._install = install
+        self._install = install if install is None else flag("install", install)
         self._lock = asyncio.Lock()
         self._embedded: Any = None
         self._connections: AsyncConnections | None = None
         self._closed = False
-        self._host = AsyncHost(self, self._attempt, self._connect_listener, maintain=maintain)
+        self._host = AsyncHost(
+            self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
+        )
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else describe(self._dsn)
@@ -276,6 +278,7 @@ class AsyncClient(AsyncApi):
             if progress is not None:
                 progress(len(ids))
             return ids
+        flag("atomic", atomic)
         connections = await self._opened()
         async with connections.lend(self._retry_for) as own:
             bulk = AsyncBulk(own.connection, progress, pipelined=not connections.is_pooled)
@@ -338,6 +341,8 @@ class AsyncClient(AsyncApi):
         model: what payloads are to be.
         """
         codec = self._codec_for(model)
+        flag("auto_extend", auto_extend)
+        flag("reraise", reraise)
         options = ConsumeOptions(batch_size, wait, visibility_timeout, auto_extend, reraise, codec)
         return AsyncConsumer(self._host, queue_name, options)
 
@@ -348,7 +353,7 @@ class AsyncClient(AsyncApi):
             return None
         dsn = connections.dsn if self._listen_dsn is None else self._listen_dsn
         try:
-            return await psycopg.AsyncConnection.connect(complete(dsn), autocommit=True)
+            return await connect(complete(dsn), None)
         except psycopg.Error as exc:
             failure = unavailable(exc, dsn)
         raise failure

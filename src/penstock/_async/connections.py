@@ -17,12 +17,12 @@ from typing import Any
 import psycopg
 from psycopg.pq import ConnStatus
 
-from penstock.concurrency import AsyncSlots, async_sleep
+from penstock.concurrency import AsyncSlots, async_made, async_sleep
 from penstock.conninfo import complete, unavailable
 from penstock.errors import DatabaseUnavailable
 from penstock.integrations.psycopg import AsyncPsycopg
 
-__all__ = ["AsyncConnections", "AsyncOwn"]
+__all__ = ["AsyncConnections", "AsyncOwn", "connect"]
 
 # After so long without use a connection is asked whether it is still there.
 PROBE_AFTER_SECONDS = 30.0
@@ -156,11 +156,7 @@ class AsyncConnections:
 
     async def _open(self) -> AsyncOwn:
         try:
-            connection = await psycopg.AsyncConnection.connect(
-                self._conninfo,
-                autocommit=True,
-                prepare_threshold=None if self.is_pooled else PREPARE_THRESHOLD,
-            )
+            connection = await connect(self._conninfo, None if self.is_pooled else PREPARE_THRESHOLD)
         except psycopg.Error as exc:
             failure = unavailable(exc, self.dsn)
         else:
@@ -179,6 +175,17 @@ class AsyncConnections:
         else:
             own.used_at = time.monotonic()
             self._idle.append(own)
+
+
+async def connect(conninfo: str, prepare_threshold: int | None) -> psycopg.AsyncConnection[Any]:
+    """A new connection; who is cancelled while it is made leaves none behind."""
+
+    async def make() -> psycopg.AsyncConnection[Any]:
+        return await psycopg.AsyncConnection.connect(
+            conninfo, autocommit=True, prepare_threshold=prepare_threshold
+        )
+
+    return await async_made(make, lambda connection: connection.pgconn.finish())
 
 
 def _is_readable(fileno: int) -> bool:

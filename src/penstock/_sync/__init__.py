@@ -1,3 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/__init__.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/__init__.py:
+# change that, run `make generate`.
 
 """The blocking client."""

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/administration.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/administration.py:
+# change that, run `make generate`.
 
 """Topics, queues, dead letters, statistics, and what is due now and then."""
 

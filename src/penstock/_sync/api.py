@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/api.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/api.py:
+# change that, run `make generate`.
 
 """Every function of the schema as a method with the same verb."""
 

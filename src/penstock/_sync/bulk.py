@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/bulk.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/bulk.py:
+# change that, run `make generate`.
 
 """Any number of messages: statements of a thousand each, one sent while the server is at work on the last."""
 

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/carrier.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/carrier.py:
+# change that, run `make generate`.
 
 """What all parts of the API stand on: something that carries calls."""
 

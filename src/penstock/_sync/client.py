@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/client.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/client.py:
+# change that, run `make generate`.
 
 """The client: connections of its own, consumers, and the way into somebody's transaction."""
 
@@ -34,12 +35,12 @@ from penstock.payloads import Codec, codec_of
 from penstock.settings import resolve_dsn
 from penstock.starting import install_schema, start_embedded
 from penstock.statements import Call, Repeat
-from penstock.values import Duration, interval
+from penstock.values import Duration, flag, interval
 
 from .api import Api
 from .bulk import Bulk
 from .carrier import Progress
-from .connections import Connections, Own
+from .connections import Connections, Own, connect
 from .consumer import ConsumeOptions, Consumer
 from .host import Host
 from .transaction import Transaction
@@ -101,12 +102,12 @@ class Client(Api):
         self._limit = max_connections
         self._timeout = interval("connection_timeout", connection_timeout)
         self._retry_for = interval("retry_for", retry_for)
-        self._install = install
+        self._install = install if install is None else flag("install", install)
         self._lock = threading.Lock()
         self._embedded: Any = None
         self._connections: Connections | None = None
         self._closed = False
-        self._host = Host(self, self._attempt, self._connect_listener, maintain=maintain)
+        self._host = Host(self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain))
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else describe(self._dsn)
@@ -278,6 +279,7 @@ class Client(Api):
             if progress is not None:
                 progress(len(ids))
             return ids
+        flag("atomic", atomic)
         connections = self._opened()
         with connections.lend(self._retry_for) as own:
             bulk = Bulk(own.connection, progress, pipelined=not connections.is_pooled)
@@ -340,6 +342,8 @@ class Client(Api):
         model: what payloads are to be.
         """
         codec = self._codec_for(model)
+        flag("auto_extend", auto_extend)
+        flag("reraise", reraise)
         options = ConsumeOptions(batch_size, wait, visibility_timeout, auto_extend, reraise, codec)
         return Consumer(self._host, queue_name, options)
 
@@ -350,7 +354,7 @@ class Client(Api):
             return None
         dsn = connections.dsn if self._listen_dsn is None else self._listen_dsn
         try:
-            return psycopg.Connection.connect(complete(dsn), autocommit=True)
+            return connect(complete(dsn), None)
         except psycopg.Error as exc:
             failure = unavailable(exc, dsn)
         raise failure

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/connections.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/connections.py:
+# change that, run `make generate`.
 
 """The connections of a client: opened when needed, kept when idle, the one used last is used next.
 
@@ -19,12 +20,12 @@ from typing import Any
 import psycopg
 from psycopg.pq import ConnStatus
 
-from penstock.concurrency import Slots, sleep
+from penstock.concurrency import Slots, made, sleep
 from penstock.conninfo import complete, unavailable
 from penstock.errors import DatabaseUnavailable
 from penstock.integrations.psycopg import Psycopg
 
-__all__ = ["Connections", "Own"]
+__all__ = ["Connections", "Own", "connect"]
 
 # After so long without use a connection is asked whether it is still there.
 PROBE_AFTER_SECONDS = 30.0
@@ -158,11 +159,7 @@ class Connections:
 
     def _open(self) -> Own:
         try:
-            connection = psycopg.Connection.connect(
-                self._conninfo,
-                autocommit=True,
-                prepare_threshold=None if self.is_pooled else PREPARE_THRESHOLD,
-            )
+            connection = connect(self._conninfo, None if self.is_pooled else PREPARE_THRESHOLD)
         except psycopg.Error as exc:
             failure = unavailable(exc, self.dsn)
         else:
@@ -181,6 +178,15 @@ class Connections:
         else:
             own.used_at = time.monotonic()
             self._idle.append(own)
+
+
+def connect(conninfo: str, prepare_threshold: int | None) -> psycopg.Connection[Any]:
+    """A new connection; who is cancelled while it is made leaves none behind."""
+
+    def make() -> psycopg.Connection[Any]:
+        return psycopg.Connection.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
+
+    return made(make, lambda connection: connection.pgconn.finish())
 
 
 def _is_readable(fileno: int) -> bool:

@@ -1,9 +1,11 @@
-# Written by tools/unasync.py from src/penstock/_async/consumer.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/consumer.py:
+# change that, run `make generate`.
 
 """Messages of a queue, one after the other: claimed in batches, waited for, kept, given back at the end."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -44,6 +46,8 @@ LONGEST_POLL_LISTENING_SECONDS = 2.0
 KEEP_BELOW = 2 / 3
 # A consumer that is cancelled waits so long for its claim, to release what it brings.
 CLAIM_PATIENCE_SECONDS = 2.0
+# How long to wait for a message that somebody has locked.
+LOCK_SECONDS = 0.1
 # After a failure to extend.
 RETRY_SECONDS = 0.5
 
@@ -205,32 +209,41 @@ class Consumer(Generic[T]):
     def keep_in(self) -> float:
         """In how many seconds a lease has to be extended."""
         now = time.monotonic()
-        leases = [message._lease for message in tuple(self._kept.values())]
+        leases = [message._lease for message in tuple(self._kept.values()) if not message._lease.is_settled]
         due = min((lease.deadline - KEEP_BELOW * lease.seconds for lease in leases), default=math.inf)
         return max(due, self._keep_not_before) - now
 
     def extend_leases(self) -> None:
         """Extend what is due, and give up what could not be."""
-        started = time.monotonic()
+        now = time.monotonic()
         due = [
             message
             for message in tuple(self._kept.values())
-            if message._lease.deadline - started <= KEEP_BELOW * message._lease.seconds
+            # What is settled in a transaction that is still open is locked, and needs no lease any more.
+            if message._lease.deadline - now <= KEEP_BELOW * message._lease.seconds
+            and not message._lease.is_settled
         ]
-        if not due:
-            return
-        missing = max(message._lease.seconds - (message._lease.deadline - started) for message in due)
-        ids = [message.id for message in due]
         try:
-            found = self._host.attempt(
-                calls.batch_extend_message_vt(self.queue_name, ids, self.token, max(1, math.ceil(missing)))
-            )
+            self._extend(due)
+        except psycopg.errors.LockNotAvailable:
+            # Somebody is settling one of them, and takes long: it should not cost the others their leases.
+            for message in due:
+                with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                    self._extend([message])
+            self._keep_not_before = time.monotonic() + RETRY_SECONDS
         except (DatabaseUnavailable, psycopg.Error) as exc:
             # Tried again soon; a block whose lease ends meanwhile is cancelled by its own watch.
             logger.debug("leases of %r were not extended: %s", self.queue_name, exc)
             self._keep_not_before = time.monotonic() + RETRY_SECONDS
+
+    def _extend(self, due: list[Message[T]]) -> None:
+        if not due:
             return
-        held = {one.message_id: one for one in found}
+        started = time.monotonic()
+        missing = max(message._lease.seconds - (message._lease.deadline - started) for message in due)
+        ids, extension = [message.id for message in due], max(1, math.ceil(missing))
+        keep = calls.keep_leases(self.queue_name, ids, self.token, extension, LOCK_SECONDS)
+        held = {extended.message_id: extended for extended in self._host.attempt(keep)}
         for message in due:
             if (extended := held.get(message.id)) is not None:
                 message._lease.extended(extended, started)

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/consuming.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/consuming.py:
+# change that, run `make generate`.
 
 """Claim messages, hold them for longer, and settle them."""
 

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/host.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/host.py:
+# change that, run `make generate`.
 
 """What the consumers of a client share: one listening connection, one keeper of leases, one maintainer."""
 

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/keeper.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/keeper.py:
+# change that, run `make generate`.
 
 """What a client does beside its consumers: it keeps their leases, and does what is due now and then."""
 

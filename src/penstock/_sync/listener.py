@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/listener.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/listener.py:
+# change that, run `make generate`.
 
 """One connection that listens, however many consumers wait.
 

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/message.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/message.py:
+# change that, run `make generate`.
 
 """A message that was delivered, and its lease."""
 

@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/publishing.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/publishing.py:
+# change that, run `make generate`.
 
 """Publish and send: one message, or any number."""
 

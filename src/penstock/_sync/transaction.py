@@ -1,4 +1,5 @@
-# Written by tools/unasync.py from src/penstock/_async/transaction.py: change that, run `make generate`.
+# Written by tools/unasync.py from src/penstock/_async/transaction.py:
+# change that, run `make generate`.
 
 """The calls in somebody's own transaction."""
 
