@@ -49,7 +49,7 @@ LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
 
 CLAIMED = (
     "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "
-    f"delivery_attempts, {rows.epoch('vt')}, {rows.epoch('published_at')}, priority, tenant, {LEASE_SECONDS}"
+    f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, priority, tenant, {LEASE_SECONDS}"
 )
 
 
@@ -421,7 +421,7 @@ def batch_extend_message_vt(
     return call(
         "batch_extend_message_vt",
         _extended,
-        f"message_id, {rows.epoch('vt')}, {LEASE_SECONDS}",
+        f"message_id, {rows.epoch_of_now('vt')}, {LEASE_SECONDS}",
         queue_name=queue_name,
         message_ids=message_ids,
         token=token,

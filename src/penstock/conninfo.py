@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -33,13 +32,13 @@ FORM = "it should read postgresql://user:password@host:port/name, or host=... db
 ESCAPE = "in a URL write @ as %40, / as %2F, : as %3A and % as %25 within a user or password"
 
 
-def complete(dsn: str, defaults: Mapping[str, str] = KEEPALIVE) -> str:
+def complete(dsn: str, name: str = "the DSN") -> str:
     """The DSN in key=value form, with defaults for what it does not say."""
-    given = _parse(dsn)
+    given = _parse(dsn, name)
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
         given["connect_timeout"] = CONNECT_TIMEOUT_SECONDS
     given.setdefault("fallback_application_name", "penstock")
-    return make_conninfo("", **{**defaults, **given})
+    return make_conninfo("", **{**KEEPALIVE, **given})
 
 
 def describe(dsn: str) -> str:
@@ -65,20 +64,20 @@ def unavailable(exc: psycopg.Error, dsn: str) -> DatabaseUnavailable:
     return error
 
 
-def _parse(dsn: str) -> dict[str, Any]:
+def _parse(dsn: str, name: str = "the DSN") -> dict[str, Any]:
     """The parts of a DSN. What is wrong with it is told without quoting what may be part of a password."""
     if not isinstance(dsn, str):
-        raise InvalidArgument(f"the DSN must be a string, not a {type(dsn).__name__}", hint=FORM)
+        raise InvalidArgument(f"{name} must be a string, not {dsn!r}", hint=FORM)
     given = _try_to_parse(dsn)
     if given is None:
         scheme = re.match(r"\w+://", dsn)
         if scheme and not scheme[0].startswith("postgres"):
-            raise InvalidArgument(f"the DSN must begin with postgresql://, not {scheme[0]}", hint=FORM)
+            raise InvalidArgument(f"{name} must begin with postgresql://, not {scheme[0]}", hint=FORM)
         harmless = f' "{dsn}"' if re.fullmatch(r"[\w./-]*", dsn) else ""
-        raise InvalidArgument(f"PostgreSQL does not understand the DSN{harmless}", hint=f"{FORM}; {ESCAPE}")
+        raise InvalidArgument(f"PostgreSQL does not understand {name}{harmless}", hint=f"{FORM}; {ESCAPE}")
     hosts, ports = str(given.get("host", "")).split(","), str(given.get("port", "")).split(",")
     if any("@" in host[1:] for host in hosts) or not all(re.fullmatch(r"\d*", port) for port in ports):
-        raise InvalidArgument("the DSN has no proper host and port", hint=f"{FORM}; {ESCAPE}")
+        raise InvalidArgument(f"{name} has no proper host and port", hint=f"{FORM}; {ESCAPE}")
     return given
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "QUEUE_STATISTICS",
     "TOPIC",
     "epoch",
+    "epoch_of_now",
     "moment",
     "seconds",
 ]
@@ -47,6 +48,11 @@ def seconds(interval: str) -> str:
 
 def epoch(column: str) -> str:
     """A moment that is finite, as microseconds since 1970."""
+    return f"cast(extract(epoch from {column}) * 1000000 as bigint)"
+
+
+def epoch_of_now(column: str) -> str:
+    """As epoch(), of a moment in this century: quicker, and as exact."""
     return f"cast(pg_catalog.date_part('epoch', {column}) * 1000000 as bigint)"
 
 

@@ -6,6 +6,7 @@ bytes. So it does not matter which driver carries a call, nor how it is set up t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -248,9 +249,12 @@ def _dump_double(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidArgument(f"{name} must be a number, not {value!r}")
     try:
-        return repr(float(value))
+        number = float(value)
     except OverflowError:
-        raise InvalidArgument(f"{name} must be a number of reasonable size, not {value!r}") from None
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidArgument(f"{name} must be a number of reasonable size, not {value!r}")
+    return repr(number)
 
 
 def _dump_boolean(name: str, value: Any) -> str:

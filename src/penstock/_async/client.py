@@ -92,10 +92,10 @@ class AsyncClient(AsyncApi):
             raise InvalidArgument(f"max_connections must be at least 1, not {max_connections!r}")
         self._dsn = resolve_dsn(dsn, os.environ)
         if self._dsn is not None:
-            complete(self._dsn)
+            complete(self._dsn, "dsn")
         self._listen_dsn = None if listen_dsn is None else resolve_dsn(listen_dsn, os.environ)
         if self._listen_dsn is not None:
-            complete(self._listen_dsn)
+            complete(self._listen_dsn, "listen_dsn")
         self._limit = max_connections
         self._timeout = interval("connection_timeout", connection_timeout)
         self._retry_for = interval("retry_for", retry_for)
@@ -278,7 +278,6 @@ class AsyncClient(AsyncApi):
             if progress is not None:
                 progress(len(ids))
             return ids
-        flag("atomic", atomic)
         connections = await self._opened()
         async with connections.lend(self._retry_for) as own:
             bulk = AsyncBulk(own.connection, progress, pipelined=not connections.is_pooled)

@@ -15,7 +15,7 @@ from penstock.models import (
 )
 from penstock.payloads import Stored, encode
 from penstock.statements import Call
-from penstock.values import Duration
+from penstock.values import Duration, flag
 
 from .carrier import AsyncCarrier, Progress
 
@@ -79,9 +79,8 @@ class AsyncPublishing(AsyncCarrier):
         error has the ids of what was committed before in its `published`.
         """
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
-        batches = self._batches(payloads, model)
-        many = self._calls(batches, lambda batch: calls.publish_messages(topic_name, batch, options))
-        return await self._run_many(many, progress, atomic)
+        many = self._calls(payloads, model, lambda batch: calls.publish_messages(topic_name, batch, options))
+        return await self._run_checked(many, progress, atomic)
 
     async def send(
         self,
@@ -120,16 +119,24 @@ class AsyncPublishing(AsyncCarrier):
     ) -> list[int]:
         """Send any number of messages to one queue. Returns their ids in order. See publish_many()."""
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
-        batches = self._batches(payloads, model)
-        many = self._calls(batches, lambda batch: calls.send_messages(queue_name, batch, options))
-        return await self._run_many(many, progress, atomic)
+        many = self._calls(payloads, model, lambda batch: calls.send_messages(queue_name, batch, options))
+        return await self._run_checked(many, progress, atomic)
 
     def _stored(self, payload: Any, model: Any) -> Stored:
         if isinstance(payload, NewMessage):
             raise PayloadInvalid("a NewMessage is for publish_many() and send_many(): give its payload")
         return encode(payload, self._codec_for(model))
 
-    async def _batches(self, payloads: AsyncMany, model: Any) -> AsyncIterator[Batch]:
+    async def _run_checked(
+        self, many: AsyncIterator[Call[list[int]]], progress: Progress | None, atomic: bool
+    ) -> list[int]:
+        if progress is not None and not callable(progress):
+            raise InvalidArgument(f"progress must be callable, not {progress!r}")
+        return await self._run_many(many, progress, flag("atomic", atomic))
+
+    async def _calls(
+        self, payloads: AsyncMany, model: Any, make: Callable[[Batch], Call[list[int]]]
+    ) -> AsyncIterator[Call[list[int]]]:
         if isinstance(payloads, NO_ITERABLES) or not isinstance(payloads, Iterable | AsyncIterable):
             raise InvalidArgument(
                 f"payloads must be an iterable of payloads, not a {type(payloads).__name__}"
@@ -137,10 +144,4 @@ class AsyncPublishing(AsyncCarrier):
         codec = self._codec_for(model)
         async for items in async_chunks(payloads, CHUNK):
             for batch in calls.batches(items, codec, CHUNK_BYTES):
-                yield batch
-
-    async def _calls(
-        self, batches: AsyncIterator[Batch], make: Callable[[Batch], Call[list[int]]]
-    ) -> AsyncIterator[Call[list[int]]]:
-        async for batch in batches:
-            yield make(batch)
+                yield make(batch)

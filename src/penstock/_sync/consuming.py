@@ -215,6 +215,8 @@ def _groups(
     if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
         raise InvalidArgument(f"messages must be messages or their receipts, not {messages!r}")
     messages = list(messages)
+    if results is not None and (isinstance(results, str | bytes) or not isinstance(results, Sequence)):
+        raise InvalidArgument(f"results must be a sequence, not {results!r}")
     if results is not None and len(results) != len(messages):
         raise InvalidArgument(f"results must be one for each of {len(messages)} messages, not {len(results)}")
     groups: dict[tuple[str, int], dict[int, _Settling]] = {}

@@ -18,7 +18,7 @@ from penstock.models import (
 )
 from penstock.payloads import Stored, encode
 from penstock.statements import Call
-from penstock.values import Duration
+from penstock.values import Duration, flag
 
 from .carrier import Carrier, Progress
 
@@ -82,9 +82,8 @@ class Publishing(Carrier):
         error has the ids of what was committed before in its `published`.
         """
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
-        batches = self._batches(payloads, model)
-        many = self._calls(batches, lambda batch: calls.publish_messages(topic_name, batch, options))
-        return self._run_many(many, progress, atomic)
+        many = self._calls(payloads, model, lambda batch: calls.publish_messages(topic_name, batch, options))
+        return self._run_checked(many, progress, atomic)
 
     def send(
         self,
@@ -123,16 +122,24 @@ class Publishing(Carrier):
     ) -> list[int]:
         """Send any number of messages to one queue. Returns their ids in order. See publish_many()."""
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
-        batches = self._batches(payloads, model)
-        many = self._calls(batches, lambda batch: calls.send_messages(queue_name, batch, options))
-        return self._run_many(many, progress, atomic)
+        many = self._calls(payloads, model, lambda batch: calls.send_messages(queue_name, batch, options))
+        return self._run_checked(many, progress, atomic)
 
     def _stored(self, payload: Any, model: Any) -> Stored:
         if isinstance(payload, NewMessage):
             raise PayloadInvalid("a NewMessage is for publish_many() and send_many(): give its payload")
         return encode(payload, self._codec_for(model))
 
-    def _batches(self, payloads: Many, model: Any) -> Iterator[Batch]:
+    def _run_checked(
+        self, many: Iterator[Call[list[int]]], progress: Progress | None, atomic: bool
+    ) -> list[int]:
+        if progress is not None and not callable(progress):
+            raise InvalidArgument(f"progress must be callable, not {progress!r}")
+        return self._run_many(many, progress, flag("atomic", atomic))
+
+    def _calls(
+        self, payloads: Many, model: Any, make: Callable[[Batch], Call[list[int]]]
+    ) -> Iterator[Call[list[int]]]:
         if isinstance(payloads, NO_ITERABLES) or not isinstance(payloads, Iterable | Iterable):
             raise InvalidArgument(
                 f"payloads must be an iterable of payloads, not a {type(payloads).__name__}"
@@ -140,10 +147,4 @@ class Publishing(Carrier):
         codec = self._codec_for(model)
         for items in chunks(payloads, CHUNK):
             for batch in calls.batches(items, codec, CHUNK_BYTES):
-                yield batch
-
-    def _calls(
-        self, batches: Iterator[Batch], make: Callable[[Batch], Call[list[int]]]
-    ) -> Iterator[Call[list[int]]]:
-        for batch in batches:
-            yield make(batch)
+                yield make(batch)

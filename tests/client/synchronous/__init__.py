@@ -1,2 +1,3 @@
-# Written by tools/unasync.py from tests/client/asynchronous/__init__.py: change that, then run `make generate`.
+# Written by tools/unasync.py from tests/client/asynchronous/__init__.py:
+# change that, run `make generate`.
 

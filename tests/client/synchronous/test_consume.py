@@ -1,0 +1,451 @@
+# Written by tools/unasync.py from tests/client/asynchronous/test_consume.py:
+# change that, run `make generate`.
+
+"""Consumers: what they hand out, how they wait, and what they give back at the end."""
+
+# ruff: noqa: PT012 - it is a whole block that raises
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import Client, Consumer, QueueNotFound
+from tests.client.both import Running, until
+from tests.client.conftest import Activity, Clock
+from tests.conftest import Connect
+from tests.sql.engine import Engine
+
+# A first look, and no notification within the time of a test: what a consumer finds, it was woken for.
+QUICK_SECONDS = 0.1
+
+
+def collect(consumer: Consumer[Any], into: list[Any]) -> list[Any]:
+    for message in consumer:
+        with message:
+            into.append(message.payload)
+    return into
+
+
+def attempts(engine: Engine, queue: str = "q") -> dict[str, int]:
+    """How many messages are in each state with so many attempts, as 'state attempts'."""
+    found: dict[str, int] = {}
+    for row in engine.rows("list_messages", queue, page_size=1000):
+        key = f"{row.state} {row.delivery_attempts}"
+        found[key] = found.get(key, 0) + 1
+    return found
+
+
+# What is handed out
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 1000])
+def test_what_is_there_in_order(client: Client, engine18: Engine, batch_size: int) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(25))
+    assert collect(client.consume("q", batch_size=batch_size, wait=0), []) == [*range(25)]
+    assert attempts(engine18) == {"done 1": 25}
+
+
+def test_nothing_there(client: Client) -> None:
+    client.create_queue("q")
+    begun = time.monotonic()
+    assert collect(client.consume("q", wait=0), []) == []
+    assert time.monotonic() - begun < 1
+
+
+def test_no_more_than_a_batch_is_claimed_ahead(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(10))
+    held = []
+    for message in client.consume("q", batch_size=4, wait=0):
+        with message:
+            held.append(engine18.statistics("q").processing_count)
+    assert held == [4, 3, 2, 1] * 2 + [2, 1]
+
+
+def test_it_ends_after_so_long_without_a_message(client: Client) -> None:
+    client.create_queue("q")
+    client.send("q", 1)
+    begun = time.monotonic()
+    assert collect(client.consume("q", wait=timedelta(seconds=0.5)), []) == [1]
+    assert 0.5 <= time.monotonic() - begun < 3
+
+
+def test_its_token_holds_all(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(3))
+    consumer = client.consume("q", wait=0, visibility_timeout=77)
+    with consumer:
+        for message in consumer:
+            row = engine18.message("q", message.id)
+            assert message.token == consumer.token == row.consumer_token
+            assert row.vt - row.claimed_at == timedelta(seconds=77)
+            assert client.pulse(consumer.token, 99) == 3
+            break
+    assert client.consume("q").token != client.consume("q").token
+
+
+def test_it_can_be_iterated_again(client: Client) -> None:
+    client.create_queue("q")
+    consumer = client.consume("q", wait=0)
+    for _ in range(2):
+        client.send_many("q", [1, 2])
+        assert collect(consumer, []) == [1, 2]
+
+
+def test_urgent_ones_come_between_batches(client: Client) -> None:
+    client.create_queue("q")
+    client.send_many("q", range(4))
+    order = []
+    for message in client.consume("q", batch_size=2, wait=0):
+        with message:
+            order.append(message.payload)
+            if message.payload == 0:
+                client.send("q", "urgent", priority=0)
+    assert order == [0, 1, "urgent", 2, 3]
+
+
+# Waiting
+
+
+def test_a_message_arrives_at_once(client: Client, engine18: Engine, activity18: Activity) -> None:
+    """Polling is slow by then: the next look would be an eighth of a second later at the earliest."""
+    engine18.queue("q")
+    arrivals: list[float] = []
+    consumer = client.consume("q")
+
+    def consume() -> None:
+        for message in consumer:
+            with message:
+                arrivals.append(time.monotonic())
+
+    running = Running(consume)
+    until(lambda: activity18.listening() == 1)
+    latencies = []
+    for number in range(1, 3):
+        until(lambda: activity18.idle_for(0.5))
+        begun = time.monotonic()
+        engine18.send("q")
+        until(lambda number=number: len(arrivals) == number)  # type: ignore[misc]
+        latencies.append(arrivals[-1] - begun)
+    assert min(latencies) < QUICK_SECONDS, latencies
+    consumer.stop()
+    running.result()
+    assert attempts(engine18) == {"done 1": 2}
+
+
+def test_stop_ends_the_wait(client: Client, engine18: Engine, activity18: Activity) -> None:
+    engine18.queue("q")
+    consumer = client.consume("q", wait=None)
+    running = Running(lambda: collect(consumer, []))
+    until(lambda: activity18.listening() == 1)
+    until(lambda: activity18.idle_for(0.3))
+    begun = time.monotonic()
+    consumer.stop()
+    assert running.result() == []
+    assert time.monotonic() - begun < QUICK_SECONDS
+
+
+def test_stop_ends_after_the_message_in_hand(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(10))
+    consumer, seen = client.consume("q", wait=None), []
+    for message in consumer:
+        with message:
+            seen.append(message.payload)
+            if len(seen) == 3:
+                consumer.stop()
+    assert seen == [0, 1, 2]
+    assert attempts(engine18) == {"done 1": 3, "ready 0": 7}
+
+
+def test_many_published_while_waiting(client: Client, database18: str, engine18: Engine) -> None:
+    engine18.queue("q")
+    consumer, seen = client.consume("q", batch_size=7), list[int]()
+    running = Running(lambda: collect(consumer, seen))
+    with Client(database18) as publisher:
+        for number in range(60):
+            publisher.send("q", number)
+        until(lambda: len(seen) == 60)
+    consumer.stop()
+    assert running.result() == [*range(60)]
+    until(lambda: attempts(engine18) == {"done 1": 60})
+
+
+def test_a_queue_without_notifications_is_polled(client: Client, engine18: Engine) -> None:
+    engine18.queue("q", notify=False)
+    consumer, seen = client.consume("q"), list[int]()
+    running = Running(lambda: collect(consumer, seen))
+    engine18.send("q", 5)
+    until(lambda: seen == [5])
+    consumer.stop()
+    running.result()
+
+
+def test_delayed_ones_arrive(client: Client) -> None:
+    client.create_queue("q")
+    begun = time.monotonic()
+    client.send("q", "later", delay=0.6)
+    client.send("q", "now")
+    arrived = {}
+    for message in client.consume("q", wait=8):
+        with message:
+            arrived[message.payload] = time.monotonic() - begun
+        if len(arrived) == 2:
+            break
+    assert [*arrived] == ["now", "later"]
+    assert 0.55 < arrived["later"] < 4
+
+
+def test_retries_come_after_their_delay(client: Client, engine18: Engine) -> None:
+    engine18.queue("q", retry_delays=[0, 1], max_delivery_attempts=3)
+    client.send("q", 1)
+    times: list[float] = []
+    numbers = []
+    for message in client.consume("q", wait=8):
+        numbers.append(message.attempt)
+        with message:
+            times.append(time.monotonic())
+            if message.attempt < 3:
+                raise ValueError(f"attempt {message.attempt}")
+        if message.attempt == 3:
+            break
+    assert numbers == [1, 2, 3]
+    assert times[1] - times[0] < 0.9
+    assert times[2] - times[1] > 0.9
+    assert attempts(engine18) == {"done 3": 1}
+
+
+def test_pause_and_resume(client: Client, engine18: Engine, activity18: Activity) -> None:
+    engine18.queue("q")
+    client.pause_queue("q")
+    consumer, seen = client.consume("q"), list[int]()
+    running = Running(lambda: collect(consumer, seen))
+    until(lambda: activity18.listening() == 1)
+    engine18.send("q", 1)
+    until(lambda: activity18.idle_for(0.3))
+    assert seen == []
+    begun = time.monotonic()
+    client.resume_queue("q")
+    until(lambda: seen == [1])
+    assert time.monotonic() - begun < 1
+    consumer.stop()
+    running.result()
+
+
+def test_an_expired_lease_is_delivered_again(client: Client, clock18: Clock) -> None:
+    client.create_queue("q")
+    message_id = client.send("q", 1)
+    (lost,) = client.consume_batch("q")
+    clock18.advance(31)
+    for message in client.consume("q", wait=8):
+        assert (message.id, message.attempt) == (message_id, 2)
+        assert message.token != lost.token
+        break
+
+
+# One listening connection
+
+
+def test_two_clients_and_many_consumers_listen_once_each(
+    client: Client, database18: str, engine18: Engine, activity18: Activity
+) -> None:
+    queues = [f"q{number}" for number in range(5)]
+    for queue in queues:
+        engine18.queue(queue)
+    consumers = [client.consume(queue) for queue in queues * 2]
+    seen: list[str] = []
+    running = [
+        Running(lambda consumer=consumer: collect(consumer, seen))  # type: ignore[misc]
+        for consumer in consumers
+    ]
+    until(lambda: activity18.listening() == 1)
+    for queue in queues:
+        engine18.send(queue, queue)
+    until(lambda: sorted(seen) == queues)
+    until(lambda: activity18.idle_for(0.3))
+    assert activity18.listening() == 1
+    assert activity18.count() <= 11
+    with Client(database18) as another:
+        consumer = another.consume("q0")
+        beside = Running(lambda: collect(consumer, []))
+        until(lambda: activity18.listening() == 2)
+        consumer.stop()
+        beside.result()
+    until(lambda: activity18.listening() == 1)
+    engine18.send("q3", "again")
+    until(lambda: "again" in seen)
+    for one in consumers:
+        one.stop()
+    for each in running:
+        each.result()
+
+
+def test_two_consumers_of_a_queue_share_the_work(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    consumers = [client.consume("q", batch_size=1) for _ in range(2)]
+    seen: list[list[int]] = [[], []]
+    running = [
+        Running(lambda number=number: collect(consumers[number], seen[number]))  # type: ignore[misc]
+        for number in range(2)
+    ]
+    for number in range(40):
+        client.send("q", number)
+    until(lambda: len(seen[0]) + len(seen[1]) == 40)
+    for consumer in consumers:
+        consumer.stop()
+    for each in running:
+        each.result()
+    assert sorted(seen[0] + seen[1]) == [*range(40)]
+    assert attempts(engine18) == {"done 1": 40}
+
+
+# Names
+
+
+def test_of_an_unknown_queue(client: Client) -> None:
+    for wait in (0, 5, None):
+        with pytest.raises(QueueNotFound, match='"none"'):
+            collect(client.consume("none", wait=wait), [])
+
+
+def test_of_a_queue_that_is_deleted_meanwhile(client: Client, engine18: Engine, activity18: Activity) -> None:
+    engine18.queue("q")
+    running = Running(lambda: collect(client.consume("q"), []))
+    until(lambda: activity18.listening() == 1)
+    client.delete_queue("q")
+    with pytest.raises(QueueNotFound, match='"q"'):
+        running.result()
+
+
+def test_of_a_queue_with_a_long_name(client: Client, engine18: Engine, activity18: Activity) -> None:
+    name = "ü\"'%" * 60
+    engine18.queue(name)
+    consumer, seen = client.consume(name), list[int]()
+    running = Running(lambda: collect(consumer, seen))
+    until(lambda: activity18.listening() == 1)
+    engine18.send(name, 1)
+    until(lambda: seen == [1])
+    consumer.stop()
+    running.result()
+
+
+# What is given back
+
+
+def test_at_a_break(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(10))
+    for message in client.consume("q"):
+        with message:
+            pass
+        break
+    until(lambda: attempts(engine18) == {"done 1": 1, "ready 0": 9})
+    assert collect(client.consume("q", wait=0), []) == [*range(1, 10)]
+
+
+def test_at_an_exception(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(10))
+    with pytest.raises(ZeroDivisionError):
+        for message in client.consume("q", reraise=True):
+            with message:
+                raise ZeroDivisionError
+    until(lambda: attempts(engine18) == {"ready 1": 1, "ready 0": 9})
+
+
+def test_at_its_close(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(10))
+    with client.consume("q") as consumer:
+        for message in consumer:
+            message.ack()
+            break
+    assert attempts(engine18) == {"done 1": 1, "ready 0": 9}
+    consumer.close()
+    assert collect(consumer, []) == []
+
+
+def test_at_the_close_of_the_client(client: Client, database18: str, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(20))
+    with Client(database18) as another:
+        first, second = another.consume("q").__iter__(), another.consume("q").__iter__()
+        (next(first)).ack()
+        (next(second)).ack()
+        assert attempts(engine18) == {"done 1": 2, "active 1": 18}
+    assert attempts(engine18) == {"done 1": 2, "ready 0": 18}
+    assert next(first, None) is None
+    assert next(second, None) is None
+
+
+def test_at_the_close_of_the_client_while_it_waits(
+    database18: str, engine18: Engine, activity18: Activity
+) -> None:
+    engine18.queue("q")
+    with Client(database18) as another:
+        running = Running(lambda: collect(another.consume("q"), []))
+        until(lambda: activity18.listening() == 1)
+    assert running.result() == []
+    until(lambda: activity18.count() == 0)
+
+
+def test_at_a_break_just_before_the_client_is_closed(
+    client: Client, database18: str, engine18: Engine
+) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(200))
+    with Client(database18) as another:
+        for message in another.consume("q", batch_size=200):
+            message.ack()
+            break
+        another.clock()
+    assert attempts(engine18) == {"done 1": 1, "ready 0": 199}
+
+
+def test_at_the_close_of_the_client_during_a_claim(
+    client: Client, database18: str, engine18: Engine, activity18: Activity, connect18: Connect
+) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(10))
+    another = Client(database18)
+    another.open()
+    with connect18().transaction() as transaction:
+        transaction.connection.execute("lock table penstock.ready in access exclusive mode")
+        consumer = another.consume("q")
+        running = Running(lambda: collect(consumer, []))
+        until(lambda: activity18.claiming() == 1)
+        closing = Running(another.close)
+        until(lambda: consumer._stopped)
+    closing.result()
+    seen = running.result()
+    until(lambda: attempts(engine18).get("ready 0", 0) == 10 - len(seen), patience=3)
+
+
+def test_what_others_took_is_not_given_back(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(3))
+    for message in client.consume("q"):
+        client.purge_queue("q")
+        assert message.payload == 0
+        break
+    assert engine18.states("q") == {}
+    assert client.send("q", 1) > 0
+
+
+def test_prefetched_ones_whose_lease_is_over_are_not_handed_out(client: Client, engine18: Engine) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(3))
+    handed = []
+    for message in client.consume("q", visibility_timeout=1, wait=0):
+        handed.append((message.payload, message.attempt))
+        if message.payload == 0 and message.attempt == 1:
+            message.ack()
+            # Long enough for this machine's clock and the server's.
+            over = message.leased_until + timedelta(seconds=0.05)
+            until(lambda over=over: engine18.now() > over)  # type: ignore[misc]
+    assert handed == [(0, 1), (1, 2), (2, 2)]

@@ -1,0 +1,218 @@
+"""The public face: names, a method for each function, the types of parameters, frozen results."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import pickle
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import psycopg
+import pytest
+
+import penstock
+from penstock import errors, models, statements
+from tests.test_catalog import SIGNATURES
+
+from .inputs import CONSUME, FREE, METHODS, OPTIONS
+
+Sql = psycopg.Connection[Any]
+
+# The function, and the method where it is called otherwise.
+RENAMED = {
+    "publish_message": "publish",
+    "publish_messages": "publish_many",
+    "send_message": "send",
+    "send_messages": "send_many",
+    "consume_message": "consume_one",
+    "consume_messages_batch": "consume_batch",
+    "ack_message": "ack",
+    "ack_messages": "ack_many",
+    "nack_message": "nack",
+    "release_message": "release",
+    "release_messages": "release_many",
+    "reject_message": "reject",
+    "extend_message_vt": "extend",
+    "batch_extend_message_vt": "extend_many",
+}
+
+# What a parameter is called in Python, where not as in SQL: durations have no unit, a message is its receipt,
+# bytes are a payload, what is given for each message is in a NewMessage.
+PARAMETERS = {
+    "consumer_token": "token",
+    "vt_seconds": "visibility_timeout",
+    "extension_seconds": "extension",
+    "body": "payload",
+    "bodies": "payloads",
+    "deliver_afters": "payloads",
+    "priorities": "payloads",
+    "tenants": "payloads",
+    "headers_list": "payloads",
+    "ttls": "payloads",
+    "dedup_keys": "payloads",
+}
+OF_A_MESSAGE = {"queue_name", "message_id", "token", "message_ids", "tokens"}
+SETTLING = {"ack", "ack_many", "nack", "release", "release_many", "reject", "extend", "extend_many"}
+
+NAMES = """
+    HIGH LOW NORMAL URGENT
+    AsyncClient AsyncConsumer AsyncMessage AsyncTransaction Client Consumer Message Transaction
+    Codec ConnectionLost DatabaseUnavailable DeadLetter DeliveryUnknown ErrorEntry InvalidArgument LeaseLost
+    ListedMessage MaintenanceResult MessageDetails NewMessage NotFound NotReplicated PayloadInvalid
+    PayloadTooLarge PenstockError QueueDiffers QueueNotFound QueueSettings QueueStatistics Receipt SchemaError
+    SchemaMissing SchemaOutdated SchemaTooNew SchemaVersion Topic TopicNotFound UnsupportedConnection
+    WrongIsolation __version__ connect connect_async
+"""
+
+
+def test_public_names() -> None:
+    assert set(penstock.__all__) == set(NAMES.split())
+    assert sorted(set(penstock.__all__)) == sorted(penstock.__all__)
+    for name in penstock.__all__:
+        assert getattr(penstock, name) is not None
+    assert set(penstock.__all__) <= set(dir(penstock))
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = penstock.no_such_name
+
+
+def test_errors_are_all_public() -> None:
+    tree = {name for name in errors.__all__ if inspect.isclass(getattr(errors, name))}
+    assert tree <= set(penstock.__all__)
+
+
+def method_name(function: str) -> str:
+    return RENAMED.get(function, function)
+
+
+def parameters_of(method: Any) -> dict[str, inspect.Parameter]:
+    return {n: p for n, p in inspect.signature(method).parameters.items() if n != "self"}
+
+
+@pytest.mark.parametrize(
+    "cls", [penstock.AsyncClient, penstock.Client, penstock.AsyncTransaction, penstock.Transaction]
+)
+@pytest.mark.parametrize("function", SIGNATURES)
+def test_each_function_has_its_method(function: str, cls: type) -> None:
+    method = getattr(cls, method_name(function), None)
+    assert method is not None
+    assert inspect.iscoroutinefunction(method) == cls.__name__.startswith("Async")
+    assert (inspect.getdoc(method) or "").endswith((".", ")"))
+    in_sql = [part.split()[0] for part in SIGNATURES[function][0].split(", ") if part]
+    expected = set()
+    for name in in_sql:
+        renamed = PARAMETERS.get(name, name.removesuffix("_seconds"))
+        if method_name(function) in SETTLING and name in OF_A_MESSAGE:
+            renamed = "messages" if "messages" in parameters_of(method) else "message"
+        if function == "create_queue" and name == "topic_name":
+            renamed = "topic"
+        expected.add(renamed)
+    assert expected <= parameters_of(method).keys()
+
+
+def test_a_new_message_takes_every_option() -> None:
+    assert {field.name for field in dataclasses.fields(penstock.NewMessage)} == {"payload", *OPTIONS}
+
+
+def test_options_are_keyword_only() -> None:
+    for cls in (penstock.AsyncClient, penstock.Client):
+        for name in (*METHODS, "consume"):
+            optional = [
+                parameter
+                for parameter in parameters_of(getattr(cls, name)).values()
+                if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+                and parameter.default is not inspect.Parameter.empty
+            ]
+            assert len(optional) <= 1, name
+
+
+def public_methods(cls: type) -> dict[str, Callable[..., Any]]:
+    return {
+        name: function
+        for name, function in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_")
+    }
+
+
+def test_both_worlds_have_the_same_methods() -> None:
+    for one, other in (
+        (penstock.AsyncClient, penstock.Client),
+        (penstock.AsyncConsumer, penstock.Consumer),
+        (penstock.AsyncMessage, penstock.Message),
+        (penstock.AsyncTransaction, penstock.Transaction),
+    ):
+        assert public_methods(one).keys() == public_methods(other).keys()
+        for name, method in public_methods(one).items():
+            twin = parameters_of(getattr(other, name))
+            assert {n: (p.kind, p.default) for n, p in parameters_of(method).items()} == {
+                n: (p.kind, p.default) for n, p in twin.items()
+            }
+
+
+def test_bad_input_is_tried_for_every_parameter() -> None:
+    """The tables of inputs.py know each method and each parameter, so that a new one is not forgotten."""
+    functions = {method_name(function) for function in SIGNATURES}
+    assert functions == METHODS.keys()
+    for name, kinds in METHODS.items():
+        assert set(kinds) == parameters_of(getattr(penstock.Client, name)).keys() - FREE, name
+    assert set(CONSUME) == parameters_of(penstock.Client.consume).keys() - FREE
+
+
+PARAMETER_TYPES = """
+select distinct p.proargnames[n], format_type(p.proargtypes[n - 1], null)
+from pg_proc p cross join generate_series(1, p.pronargs) n
+where p.pronamespace = 'penstock'::regnamespace and not starts_with(p.proname, '_')
+"""
+
+
+def test_parameters_have_the_types_of_the_catalog(sql18: Sql) -> None:
+    rows = sql18.execute(PARAMETER_TYPES).fetchall()
+    catalog = {name: declared.replace("timestamp with time zone", "timestamptz") for name, declared in rows}
+    assert len(catalog) == len(rows), "a name means the same wherever it stands"
+    assert catalog == statements.TYPES
+
+
+# Results
+
+
+RESULTS = [cls for name in models.__all__ if dataclasses.is_dataclass(cls := getattr(models, name))]
+
+
+@pytest.mark.parametrize("cls", [*RESULTS, penstock.SchemaVersion])
+def test_results_are_frozen(cls: Any) -> None:
+    assert cls.__name__ in penstock.__all__
+    result = cls(**{field.name: None for field in dataclasses.fields(cls)})
+    name = dataclasses.fields(cls)[0].name
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(result, name, 1)
+    with pytest.raises((AttributeError, TypeError)):
+        result.another = 1
+    assert result == cls(**{field.name: None for field in dataclasses.fields(cls)})
+    assert pickle.loads(pickle.dumps(result)) == result  # noqa: S301 - our own
+
+
+def test_a_receipt_can_be_kept_anywhere() -> None:
+    receipt = penstock.Receipt("q", 1, "t")
+    assert {receipt: 1}[penstock.Receipt("q", 1, "t")] == 1
+    assert pickle.loads(pickle.dumps(receipt)) == receipt  # noqa: S301 - our own
+
+
+def test_a_message_is_frozen(database18: str) -> None:
+    with penstock.connect(database18) as client:
+        client.create_queue("q")
+        client.send("q", 1)
+        (message,) = client.consume_batch("q")
+        for name in ("id", "payload", "token", "is_lost", "another"):
+            with pytest.raises((AttributeError, TypeError)):
+                setattr(message, name, 1)
+
+
+def test_priorities() -> None:
+    assert (penstock.URGENT, penstock.HIGH, penstock.NORMAL, penstock.LOW) == (0, 1, 2, 3)
+
+
+def test_moments_are_of_utc(database18: str) -> None:
+    with penstock.connect(database18) as client:
+        assert client.clock().tzinfo is UTC
+        assert abs((client.clock() - datetime.now(UTC)).total_seconds()) < 60
