@@ -49,7 +49,8 @@ LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
 
 CLAIMED = (
     "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "
-    f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, priority, tenant, {LEASE_SECONDS}"
+    f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, "
+    f"priority, tenant, {LEASE_SECONDS}"
 )
 
 

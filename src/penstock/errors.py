@@ -28,7 +28,7 @@ The docstring of a class is its default message.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from typing import Final
 
 __all__ = [
     "ConnectionLost",
@@ -160,19 +160,20 @@ class SchemaTooNew(SchemaError):
     sqlstate = "PN007"
 
 
-def _descendants(cls: type[PenstockError]) -> Iterator[type[PenstockError]]:
-    for child in cls.__subclasses__():
-        yield child
-        yield from _descendants(child)
+_BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
+    "PN001": QueueNotFound,
+    "PN002": TopicNotFound,
+    "PN003": QueueDiffers,
+    "PN004": InvalidArgument,
+    "PN005": PayloadTooLarge,
+    "PN006": WrongIsolation,
+    "PN007": SchemaTooNew,
+}
 
 
 def by_sqlstate() -> dict[str, type[PenstockError]]:
     """Each SQLSTATE of the schema with the class that stands for it, in order."""
-    return {cls.sqlstate: cls for cls in sorted(_descendants(PenstockError), key=_state) if cls.sqlstate}
-
-
-def _state(cls: type[PenstockError]) -> str:
-    return cls.sqlstate or ""
+    return dict(_BY_SQLSTATE)
 
 
 def from_database(exc: BaseException) -> PenstockError | None:
@@ -180,11 +181,11 @@ def from_database(exc: BaseException) -> PenstockError | None:
 
     SQLAlchemy and Django wrap the error of the driver: the first in the chain that has our SQLSTATE counts.
     """
-    classes, seen = by_sqlstate(), set[int]()
+    seen = set[int]()
     link: BaseException | None = exc
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        cls = classes.get(getattr(link, "sqlstate", None) or getattr(link, "pgcode", None) or "")
+        cls = _BY_SQLSTATE.get(getattr(link, "sqlstate", None) or getattr(link, "pgcode", None) or "")
         diag = getattr(link, "diag", link)
         message = getattr(diag, "message_primary", None) or getattr(link, "message", None)
         if cls is not None and message:

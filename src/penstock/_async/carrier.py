@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from penstock.payloads import Codec, codec_of
 from penstock.statements import Call
 
-__all__ = ["AsyncCarrier", "Progress"]
+__all__ = ["AsyncCarrier", "Progress", "Timed"]
 
 T = TypeVar("T")
 Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed(Generic[T]):
+    """The result of a call, and when it was sent: a lease that it gives began then or later."""
+
+    sent_at: float
+    result: T
 
 
 class AsyncCarrier:
@@ -21,6 +30,10 @@ class AsyncCarrier:
         self._codec = codec
 
     async def _run(self, call: Call[T]) -> T:
+        timed = await self._run_timed(call)
+        return timed.result
+
+    async def _run_timed(self, call: Call[T]) -> Timed[T]:
         raise NotImplementedError
 
     async def _run_many(

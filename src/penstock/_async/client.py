@@ -36,7 +36,7 @@ from penstock.values import Duration, flag, interval
 
 from .api import AsyncApi
 from .bulk import AsyncBulk
-from .carrier import Progress
+from .carrier import Progress, Timed
 from .connections import AsyncConnections, AsyncOwn, connect
 from .consumer import AsyncConsumer, ConsumeOptions
 from .host import AsyncHost
@@ -58,7 +58,7 @@ READ_ONLY = "25006"
 
 PROBE = (
     "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
-    "pg_catalog.current_database()"
+    "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database()"
 )
 
 
@@ -116,7 +116,7 @@ class AsyncClient(AsyncApi):
 
     async def open(self) -> None:
         """Connect, and see whether the schema fits; done by the first call, if not before."""
-        await self._opened()
+        await self._opened(0.0)
 
     async def close(self) -> None:
         """Stop consumers, release what they have not handed out, and close all connections."""
@@ -137,17 +137,18 @@ class AsyncClient(AsyncApi):
     ) -> None:
         await self.close()
 
-    async def _opened(self) -> AsyncConnections:
+    async def _opened(self, patience: float | None = None) -> AsyncConnections:
         if self._closed:
             raise DatabaseUnavailable("this client is closed")
         if self._connections is not None:
             return self._connections
         async with self._lock:
             if self._connections is None:
-                self._connections = await self._connect()
+                patience = self._retry_for if patience is None else patience
+                self._connections = await self._connect(patience)
         return self._connections
 
-    async def _connect(self) -> AsyncConnections:
+    async def _connect(self, patience: float) -> AsyncConnections:
         if self._dsn is None:
             self._embedded, dsn = await in_thread(start_embedded)
         else:
@@ -157,10 +158,13 @@ class AsyncClient(AsyncApi):
         try:
             if install:
                 await in_thread(install_schema, dsn)
-            async with connections.lend() as own:
-                ((pid, isolation, database),) = await own.fetch(PROBE, ())
+            async with connections.lend(patience) as own:
+                ((pid, isolation, messages, database),) = await own.fetch(PROBE, ())
                 connections.is_pooled = pid != own.connection.info.backend_pid
-                connections.is_read_committed = isolation == "read committed"
+                if isolation != "read committed":
+                    connections.settings.append("set default_transaction_isolation = 'read committed'")
+                if messages == "error":
+                    connections.settings.append("set client_min_messages = warning")  # see NotReplicated
                 schema.check_version(await self._installed(own), database)
             # The first one was made before this was known.
             await connections.forget_idle()
@@ -217,14 +221,13 @@ class AsyncClient(AsyncApi):
     def in_transaction(self) -> bool:
         return False
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _run_timed(self, call: Call[T]) -> Timed[T]:
         """Call, and call again while there is no connection, where twice does no more than once."""
         give_up, pause = time.monotonic() + self._retry_for, FIRST_PAUSE_SECONDS
         lost: ConnectionLost | None = None
-        await self._opened()
         while True:
             try:
-                result = await self._attempt(call, give_up - time.monotonic())
+                timed = await self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
                 if call.repeat is Repeat.NEVER or time.monotonic() + pause > give_up:
                     raise
@@ -233,22 +236,23 @@ class AsyncClient(AsyncApi):
                 if exc.sqlstate != READ_ONLY or time.monotonic() + pause > give_up:
                     raise lost or exc from None
             else:
-                if lost is not None and call.repeat is Repeat.DOUBTFUL and not result:
+                if lost is not None and call.repeat is Repeat.DOUBTFUL and not timed.result:
                     raise lost
-                return result
+                return timed
             await async_sleep(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    async def _attempt(self, call: Call[T], patience: float = 0.0) -> T:
-        connections = await self._opened()
-        async with connections.lend(patience) as own:
+    async def _attempt(self, call: Call[T], patience: float = 0.0, *, beyond: bool = False) -> Timed[T]:
+        connections = await self._opened(patience)
+        async with connections.lend(patience, beyond=beyond) as own:
+            sent_at = time.monotonic()
             try:
                 found = await own.fetch(call.text, call.parameters)
             except psycopg.Error as exc:
                 unknown = DeliveryUnknown if call.function.startswith(("publish", "send")) else ConnectionLost
                 raise self._failure(own, exc, unknown) from exc
             self._check_replicated(own)
-        return call.parse(found)
+        return Timed(sent_at, call.parse(found))
 
     def _failure(self, own: AsyncOwn, exc: psycopg.Error, unknown: type[ConnectionLost]) -> Exception:
         """What to raise for an error of the driver."""
@@ -334,8 +338,9 @@ class AsyncClient(AsyncApi):
         """Iterate over the messages of a queue, claimed up to batch_size at a time.
 
         wait: end after so many seconds without a message; 0: take what is there; None: wait for ever.
-        visibility_timeout: how long each is leased, instead of what the queue says. auto_extend: keep the
-        lease until a message is handed out and while its block runs; if that fails, the block is cancelled.
+        visibility_timeout: how long each is leased, instead of what the queue says. auto_extend: keep
+        the lease while the block of a message runs (until it is handed out it is kept anyway); if that fails,
+        the block is cancelled.
         reraise: let the error of a block out after the nack; else it is logged, and the next one comes.
         model: what payloads are to be.
         """

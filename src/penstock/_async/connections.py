@@ -52,6 +52,9 @@ class AsyncOwn(AsyncPsycopg):
         # The warning has no code of its own, and its text is in the language of the server.
         if diagnostic.source_function == "SyncRepWaitForLSN":
             self.unreplicated = True
+        # The last words of a server to a session that is idle.
+        if diagnostic.severity_nonlocalized in ("FATAL", "PANIC"):
+            self.is_unfit = True
 
     @property
     def is_lost(self) -> bool:
@@ -71,11 +74,13 @@ class AsyncOwn(AsyncPsycopg):
                 if not _is_readable(self.connection.fileno()):
                     break
                 self.connection.pgconn.consume_input()
+            # Nobody listens on this connection, but what has come is parsed by this.
+            self.connection.pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
                 await self.connection.execute("select 1")
         except psycopg.Error:
             return False
-        return not self.is_lost
+        return not self.is_lost and not self.is_unfit
 
 
 class AsyncConnections:
@@ -85,7 +90,8 @@ class AsyncConnections:
         self.dsn = dsn
         # Behind PgBouncer and its like, nothing may stay behind on a connection.
         self.is_pooled = False
-        self.is_read_committed = True
+        # What has to be set on each connection, because the role or database sets it otherwise.
+        self.settings: list[str] = []
         self._conninfo = complete(dsn)
         self._limit = limit
         self._timeout = timeout
@@ -98,14 +104,17 @@ class AsyncConnections:
         self._pid = os.getpid()
 
     @asynccontextmanager
-    async def lend(self, patience: float = 0.0) -> AsyncIterator[AsyncOwn]:
-        """A connection for as long as the block runs; if there is no server, wait for it so many seconds."""
+    async def lend(self, patience: float = 0.0, *, beyond: bool = False) -> AsyncIterator[AsyncOwn]:
+        """A connection for as long as the block runs; if there is no server, wait for it so many seconds.
+
+        beyond: even if all are lent. Leases have to be kept above all while everybody is at work.
+        """
         if self._closed:
             raise DatabaseUnavailable("this client is closed")
         if self._pid != os.getpid():
             # Connections belong to the process that made them; psycopg leaves them alone here.
             self._start()
-        slots = self._slots
+        slots = AsyncSlots(1) if beyond else self._slots
         if not await slots.acquire(self._timeout):
             raise DatabaseUnavailable(
                 f"all {self._limit} connections of this client were in use for {self._timeout:g} seconds",
@@ -165,8 +174,9 @@ class AsyncConnections:
 
     async def _prepared(self, connection: psycopg.AsyncConnection[Any]) -> AsyncOwn:
         own = AsyncOwn(connection)
-        if not self.is_read_committed and not self.is_pooled:
-            await connection.execute("set default_transaction_isolation = 'read committed'")
+        if not self.is_pooled:
+            for setting in self.settings:
+                await connection.execute(setting)
         return own
 
     async def _take_back(self, own: AsyncOwn) -> None:

@@ -69,13 +69,12 @@ class AsyncConsumer(Generic[T]):
 
     def __init__(self, host: AsyncHost, queue_name: str, options: ConsumeOptions) -> None:
         self.queue_name = queue_name
-        # All that this consumer holds is held by this token.
-        self.token = uuid.uuid4().hex
         self._host = host
         self._options = options
         self._wait = None if options.wait is None else interval("wait", options.wait)
         self._unread: deque[AsyncMessage[T]] = deque()
-        self._kept: dict[int, AsyncMessage[T]] = {}
+        # Whose leases are kept: what was not handed out yet, and with auto_extend what is in its block.
+        self._kept: dict[AsyncMessage[T], None] = {}
         self._flag = AsyncFlag()
         self._channel: str | None = None
         self._stopped = False
@@ -117,11 +116,11 @@ class AsyncConsumer(Generic[T]):
             unread = [message for message in self._unread if not message.is_lost]
             self._unread.clear()
             for message in unread:
-                self._kept.pop(message.id, None)
-            if unread:
-                ids = [message.id for message in unread]
+                self._kept.pop(message, None)
+            for token, messages in _by_token(unread).items():
+                ids = [message.id for message in messages]
                 try:
-                    await self._host.attempt(calls.release_messages(self.queue_name, ids, self.token))
+                    await self._host.attempt(calls.release_messages(self.queue_name, ids, token), beyond=True)
                 except (PenstockError, psycopg.Error) as exc:
                     logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
             self._host.leave(self, self._channel, self._flag)
@@ -171,42 +170,42 @@ class AsyncConsumer(Generic[T]):
     def _next_unread(self) -> AsyncMessage[T] | None:
         while self._unread:
             message = self._unread.popleft()
-            self._kept.pop(message.id, None)
+            self._kept.pop(message, None)
             if not message.is_lost:
                 return message
             logger.warning("%r: its lease was over before its turn came", message)
         return None
 
     async def _claim(self) -> None:
-        options, started = self._options, time.monotonic()
-        claimed = await self._host.attempt(
-            calls.consume_messages_batch(
-                self.queue_name, self.token, options.visibility_timeout, options.batch_size
-            )
+        options = self._options
+        # A token for each claim: one that comes back to this very consumer is another delivery.
+        claim = calls.consume_messages_batch(
+            self.queue_name, uuid.uuid4().hex, options.visibility_timeout, options.batch_size
         )
-        for one in claimed:
-            message: AsyncMessage[T] = self._host.api._message_of(one, options.codec, started)
+        timed = await self._host.attempt(claim)
+        for claimed in timed.result:
+            message: AsyncMessage[T] = self._host.api._message_of(claimed, options.codec, timed.sent_at)
             message._lease.reraise = options.reraise
-            if options.auto_extend:
-                message._lease.in_block = self._in_block
-                self._kept[message.id] = message
+            message._lease.in_block = self._in_block if options.auto_extend else None
+            self._kept[message] = None
             self._unread.append(message)
-        if claimed and options.auto_extend:
+        # One alone is handed out at once.
+        if len(timed.result) > 1:
             self._host.keep(self)
 
-    # Leases are kept from the claim until the message is handed out, and while its block runs.
+    # Leases are kept until the message is handed out; with auto_extend also while its block runs.
 
     def _in_block(self, message: AsyncMessage[T], begins: bool) -> None:
         if begins:
-            self._kept[message.id] = message
+            self._kept[message] = None
             self._host.keep(self)
         else:
-            self._kept.pop(message.id, None)
+            self._kept.pop(message, None)
 
     def keep_in(self) -> float:
         """In how many seconds a lease has to be extended."""
         now = time.monotonic()
-        leases = [message._lease for message in tuple(self._kept.values()) if not message._lease.is_settled]
+        leases = [message._lease for message in tuple(self._kept) if not message._lease.is_settled]
         due = min((lease.deadline - KEEP_BELOW * lease.seconds for lease in leases), default=math.inf)
         return max(due, self._keep_not_before) - now
 
@@ -215,41 +214,49 @@ class AsyncConsumer(Generic[T]):
         now = time.monotonic()
         due = [
             message
-            for message in tuple(self._kept.values())
+            for message in tuple(self._kept)
             # What is settled in a transaction that is still open is locked, and needs no lease any more.
             if message._lease.deadline - now <= KEEP_BELOW * message._lease.seconds
             and not message._lease.is_settled
         ]
-        try:
-            await self._extend(due)
-        except psycopg.errors.LockNotAvailable:
-            # Somebody is settling one of them, and takes long: it should not cost the others their leases.
-            for message in due:
-                with contextlib.suppress(psycopg.errors.LockNotAvailable):
-                    await self._extend([message])
-            self._keep_not_before = time.monotonic() + RETRY_SECONDS
-        except (DatabaseUnavailable, psycopg.Error) as exc:
-            # Tried again soon; a block whose lease ends meanwhile is cancelled by its own watch.
-            logger.debug("leases of %r were not extended: %s", self.queue_name, exc)
-            self._keep_not_before = time.monotonic() + RETRY_SECONDS
+        for token, messages in _by_token(due).items():
+            try:
+                await self._extend(token, messages)
+            except psycopg.errors.LockNotAvailable:
+                # Somebody is settling one of them, and takes long: that should not cost the others.
+                for message in messages:
+                    with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                        await self._extend(token, [message])
+                self.put_off()
 
-    async def _extend(self, due: list[AsyncMessage[T]]) -> None:
-        if not due:
-            return
-        started = time.monotonic()
-        missing = max(message._lease.seconds - (message._lease.deadline - started) for message in due)
+    async def _extend(self, token: str, due: list[AsyncMessage[T]]) -> None:
+        now = time.monotonic()
+        missing = max(message._lease.seconds - (message._lease.deadline - now) for message in due)
         ids, extension = [message.id for message in due], max(1, math.ceil(missing))
-        keep = calls.keep_leases(self.queue_name, ids, self.token, extension, LOCK_SECONDS)
-        held = {extended.message_id: extended for extended in await self._host.attempt(keep)}
+        keep = calls.keep_leases(self.queue_name, ids, token, extension, LOCK_SECONDS)
+        timed = await self._host.attempt(keep, beyond=True)
+        held = {extended.message_id: extended for extended in timed.result}
         for message in due:
             if (extended := held.get(message.id)) is not None:
-                message._lease.extended(extended, started)
+                message._lease.extended(extended, timed.sent_at)
             else:
                 self._lose(message)
 
+    def put_off(self) -> None:
+        """Extending failed: again soon. A block whose lease ends meanwhile is cancelled by its own watch."""
+        self._keep_not_before = time.monotonic() + RETRY_SECONDS
+
     def _lose(self, message: AsyncMessage[T]) -> None:
         # What was settled meanwhile is not held any more, but not lost either.
-        if self._kept.pop(message.id, None) is not None:
+        if message in self._kept:
+            self._kept.pop(message, None)
             message._lease.lose()
             if message._lease.is_lost:
                 logger.warning("%r: its lease could not be kept", message)
+
+
+def _by_token(messages: list[AsyncMessage[T]]) -> dict[str, list[AsyncMessage[T]]]:
+    groups: dict[str, list[AsyncMessage[T]]] = {}
+    for message in messages:
+        groups.setdefault(message.token, []).append(message)
+    return groups

@@ -15,6 +15,7 @@ from penstock.errors import DatabaseUnavailable
 from penstock.statements import Call
 
 from .api import AsyncApi
+from .carrier import Timed
 from .keeper import AsyncKeeper, AsyncMaintainer
 from .listener import AsyncListener
 
@@ -29,7 +30,7 @@ T = TypeVar("T")
 class AsyncAttempt(Protocol):
     """Runs a call once."""
 
-    async def __call__(self, call: Call[T], /) -> T: ...
+    async def __call__(self, call: Call[T], /, *, beyond: bool = False) -> Timed[T]: ...
 
 
 class AsyncHost:
@@ -88,7 +89,8 @@ class AsyncHost:
         """Set the flag when there is something in the queue; the channel, if that is known already."""
         if queue_name not in self._channels:
             try:
-                self._channels[queue_name] = await self.attempt(calls.channel(queue_name))
+                timed = await self.attempt(calls.channel(queue_name))
+                self._channels[queue_name] = timed.result
             except DatabaseUnavailable:
                 return None
         channel = self._channels[queue_name]

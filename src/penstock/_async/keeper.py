@@ -30,6 +30,8 @@ class Kept(Protocol):
 
     async def extend_leases(self) -> None: ...
 
+    def put_off(self) -> None: ...
+
 
 class AsyncKeeper:
     """Extends the leases of consumers that ask for it."""
@@ -63,7 +65,18 @@ class AsyncKeeper:
             self._flag.clear()
             for consumer in tuple(self._consumers):
                 if not self._stopped and consumer.keep_in() <= 0:
-                    await consumer.extend_leases()
+                    await self._extend_leases(consumer)
+
+    async def _extend_leases(self, consumer: Kept) -> None:
+        try:
+            await consumer.extend_leases()
+        except (PenstockError, psycopg.Error) as exc:
+            logger.debug("leases were not extended: %s", exc)
+            consumer.put_off()
+        except Exception:
+            # Whatever is wrong with one of them, the others need their leases.
+            logger.exception("leases were not extended")
+            consumer.put_off()
 
 
 class AsyncMaintainer:

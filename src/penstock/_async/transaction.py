@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +12,7 @@ from penstock.payloads import Codec
 from penstock.statements import Call
 
 from .api import AsyncApi
-from .carrier import Progress
+from .carrier import Progress, Timed
 
 __all__ = ["AsyncTransaction"]
 
@@ -32,11 +33,12 @@ class AsyncTransaction(AsyncApi, Generic[C]):
     def in_transaction(self) -> bool:
         return not self.is_over and self._executor.in_transaction()
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _run_timed(self, call: Call[T]) -> Timed[T]:
         if self.is_over:
             raise InvalidArgument(f"{call.function}: this transaction is over")
+        sent_at = time.monotonic()
         try:
-            return call.parse(await self._executor.fetch(call.text, call.parameters))
+            return Timed(sent_at, call.parse(await self._executor.fetch(call.text, call.parameters)))
         except Exception as exc:
             if (error := from_database(exc)) is not None:
                 raise error from exc

@@ -6,15 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from penstock.payloads import Codec, codec_of
 from penstock.statements import Call
 
-__all__ = ["Carrier", "Progress"]
+__all__ = ["Carrier", "Progress", "Timed"]
 
 T = TypeVar("T")
 Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed(Generic[T]):
+    """The result of a call, and when it was sent: a lease that it gives began then or later."""
+
+    sent_at: float
+    result: T
 
 
 class Carrier:
@@ -24,6 +33,10 @@ class Carrier:
         self._codec = codec
 
     def _run(self, call: Call[T]) -> T:
+        timed = self._run_timed(call)
+        return timed.result
+
+    def _run_timed(self, call: Call[T]) -> Timed[T]:
         raise NotImplementedError
 
     def _run_many(

@@ -39,7 +39,7 @@ from penstock.values import Duration, flag, interval
 
 from .api import Api
 from .bulk import Bulk
-from .carrier import Progress
+from .carrier import Progress, Timed
 from .connections import Connections, Own, connect
 from .consumer import ConsumeOptions, Consumer
 from .host import Host
@@ -61,7 +61,7 @@ READ_ONLY = "25006"
 
 PROBE = (
     "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
-    "pg_catalog.current_database()"
+    "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database()"
 )
 
 
@@ -117,7 +117,7 @@ class Client(Api):
 
     def open(self) -> None:
         """Connect, and see whether the schema fits; done by the first call, if not before."""
-        self._opened()
+        self._opened(0.0)
 
     def close(self) -> None:
         """Stop consumers, release what they have not handed out, and close all connections."""
@@ -138,17 +138,18 @@ class Client(Api):
     ) -> None:
         self.close()
 
-    def _opened(self) -> Connections:
+    def _opened(self, patience: float | None = None) -> Connections:
         if self._closed:
             raise DatabaseUnavailable("this client is closed")
         if self._connections is not None:
             return self._connections
         with self._lock:
             if self._connections is None:
-                self._connections = self._connect()
+                patience = self._retry_for if patience is None else patience
+                self._connections = self._connect(patience)
         return self._connections
 
-    def _connect(self) -> Connections:
+    def _connect(self, patience: float) -> Connections:
         if self._dsn is None:
             self._embedded, dsn = in_this_thread(start_embedded)
         else:
@@ -158,10 +159,13 @@ class Client(Api):
         try:
             if install:
                 in_this_thread(install_schema, dsn)
-            with connections.lend() as own:
-                ((pid, isolation, database),) = own.fetch(PROBE, ())
+            with connections.lend(patience) as own:
+                ((pid, isolation, messages, database),) = own.fetch(PROBE, ())
                 connections.is_pooled = pid != own.connection.info.backend_pid
-                connections.is_read_committed = isolation == "read committed"
+                if isolation != "read committed":
+                    connections.settings.append("set default_transaction_isolation = 'read committed'")
+                if messages == "error":
+                    connections.settings.append("set client_min_messages = warning")  # see NotReplicated
                 schema.check_version(self._installed(own), database)
             # The first one was made before this was known.
             connections.forget_idle()
@@ -218,14 +222,13 @@ class Client(Api):
     def in_transaction(self) -> bool:
         return False
 
-    def _run(self, call: Call[T]) -> T:
+    def _run_timed(self, call: Call[T]) -> Timed[T]:
         """Call, and call again while there is no connection, where twice does no more than once."""
         give_up, pause = time.monotonic() + self._retry_for, FIRST_PAUSE_SECONDS
         lost: ConnectionLost | None = None
-        self._opened()
         while True:
             try:
-                result = self._attempt(call, give_up - time.monotonic())
+                timed = self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
                 if call.repeat is Repeat.NEVER or time.monotonic() + pause > give_up:
                     raise
@@ -234,22 +237,23 @@ class Client(Api):
                 if exc.sqlstate != READ_ONLY or time.monotonic() + pause > give_up:
                     raise lost or exc from None
             else:
-                if lost is not None and call.repeat is Repeat.DOUBTFUL and not result:
+                if lost is not None and call.repeat is Repeat.DOUBTFUL and not timed.result:
                     raise lost
-                return result
+                return timed
             sleep(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
-    def _attempt(self, call: Call[T], patience: float = 0.0) -> T:
-        connections = self._opened()
-        with connections.lend(patience) as own:
+    def _attempt(self, call: Call[T], patience: float = 0.0, *, beyond: bool = False) -> Timed[T]:
+        connections = self._opened(patience)
+        with connections.lend(patience, beyond=beyond) as own:
+            sent_at = time.monotonic()
             try:
                 found = own.fetch(call.text, call.parameters)
             except psycopg.Error as exc:
                 unknown = DeliveryUnknown if call.function.startswith(("publish", "send")) else ConnectionLost
                 raise self._failure(own, exc, unknown) from exc
             self._check_replicated(own)
-        return call.parse(found)
+        return Timed(sent_at, call.parse(found))
 
     def _failure(self, own: Own, exc: psycopg.Error, unknown: type[ConnectionLost]) -> Exception:
         """What to raise for an error of the driver."""
@@ -335,8 +339,9 @@ class Client(Api):
         """Iterate over the messages of a queue, claimed up to batch_size at a time.
 
         wait: end after so many seconds without a message; 0: take what is there; None: wait for ever.
-        visibility_timeout: how long each is leased, instead of what the queue says. auto_extend: keep the
-        lease until a message is handed out and while its block runs; if that fails, the block is cancelled.
+        visibility_timeout: how long each is leased, instead of what the queue says. auto_extend: keep
+        the lease while the block of a message runs (until it is handed out it is kept anyway); if that fails,
+        the block is cancelled.
         reraise: let the error of a block out after the nack; else it is logged, and the next one comes.
         model: what payloads are to be.
         """

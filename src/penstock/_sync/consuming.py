@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, overload
@@ -63,9 +62,10 @@ class Consuming(Carrier):
         model: Any = None,
     ) -> list[Message[Any]]:
         """Claim up to batch_size messages that are there now; none is no error."""
-        codec, started = self._codec_for(model), time.monotonic()
+        codec = self._codec_for(model)
         claim = calls.consume_messages_batch(queue_name, token, visibility_timeout, batch_size)
-        return [self._message_of(claimed, codec, started) for claimed in self._run(claim)]
+        timed = self._run_timed(claim)
+        return [self._message_of(claimed, codec, timed.sent_at) for claimed in timed.result]
 
     @overload
     def consume_one(
@@ -101,9 +101,9 @@ class Consuming(Carrier):
         )
         return found[0] if found else None
 
-    def _message_of(self, claimed: calls.Claimed, codec: Codec[Any] | None, started: float) -> Message[Any]:
-        """The message for a row that was claimed by a call that began at that time."""
-        deadline = started + claimed.lease_seconds
+    def _message_of(self, claimed: calls.Claimed, codec: Codec[Any] | None, sent_at: float) -> Message[Any]:
+        """The message for a row that was claimed by a call that was sent at that time."""
+        deadline = sent_at + claimed.lease_seconds
         lease = Lease(self, claimed.lease_seconds, deadline, claimed.leased_until)
         return Message(claimed, codec, lease)
 
@@ -167,13 +167,13 @@ class Consuming(Carrier):
 
     def extend(self, message: Settleable, extension: Duration) -> datetime:
         """Hold a message for so many seconds longer; returns until when. LeaseLost where it is not held."""
-        receipt, started = _receipt(message), time.monotonic()
-        found = self._run(calls.extend_message_vt(receipt, extension))
+        timed = self._run_timed(calls.extend_message_vt(_receipt(message), extension))
+        found = timed.result
         if not found:
             self._mark(message, settled=False)
             raise LeaseLost(f"extend: the lease on {message!r} is over, or it is settled already")
         if isinstance(message, Message):
-            message._lease.extended(found[0], started)
+            message._lease.extended(found[0], timed.sent_at)
         until: datetime = rows.moment(found[0].leased_until)
         return until
 
@@ -182,17 +182,18 @@ class Consuming(Carrier):
         lost = []
         for queue_name, group in _groups(messages):
             for token in dict.fromkeys(one.receipt.token for one in group):
-                some, started = [one for one in group if one.receipt.token == token], time.monotonic()
+                some = [one for one in group if one.receipt.token == token]
                 ids = [one.receipt.message_id for one in some]
-                found = self._run(calls.batch_extend_message_vt(queue_name, ids, token, extension))
-                held = {extended.message_id: extended for extended in found}
+                extend = calls.batch_extend_message_vt(queue_name, ids, token, extension)
+                timed = self._run_timed(extend)
+                held = {extended.message_id: extended for extended in timed.result}
                 for one in some:
                     extended = held.get(one.receipt.message_id)
                     if extended is None:
                         self._mark(one.message, settled=False)
                         lost.append(one.receipt)
                     elif isinstance(one.message, Message):
-                        one.message._lease.extended(extended, started)
+                        one.message._lease.extended(extended, timed.sent_at)
         return lost
 
     def pulse(

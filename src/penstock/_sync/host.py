@@ -18,6 +18,7 @@ from penstock.errors import DatabaseUnavailable
 from penstock.statements import Call
 
 from .api import Api
+from .carrier import Timed
 from .keeper import Keeper, Maintainer
 from .listener import Listener
 
@@ -32,7 +33,7 @@ T = TypeVar("T")
 class Attempt(Protocol):
     """Runs a call once."""
 
-    def __call__(self, call: Call[T], /) -> T: ...
+    def __call__(self, call: Call[T], /, *, beyond: bool = False) -> Timed[T]: ...
 
 
 class Host:
@@ -91,7 +92,8 @@ class Host:
         """Set the flag when there is something in the queue; the channel, if that is known already."""
         if queue_name not in self._channels:
             try:
-                self._channels[queue_name] = self.attempt(calls.channel(queue_name))
+                timed = self.attempt(calls.channel(queue_name))
+                self._channels[queue_name] = timed.result
             except DatabaseUnavailable:
                 return None
         channel = self._channels[queue_name]

@@ -33,6 +33,8 @@ class Kept(Protocol):
 
     def extend_leases(self) -> None: ...
 
+    def put_off(self) -> None: ...
+
 
 class Keeper:
     """Extends the leases of consumers that ask for it."""
@@ -66,7 +68,18 @@ class Keeper:
             self._flag.clear()
             for consumer in tuple(self._consumers):
                 if not self._stopped and consumer.keep_in() <= 0:
-                    consumer.extend_leases()
+                    self._extend_leases(consumer)
+
+    def _extend_leases(self, consumer: Kept) -> None:
+        try:
+            consumer.extend_leases()
+        except (PenstockError, psycopg.Error) as exc:
+            logger.debug("leases were not extended: %s", exc)
+            consumer.put_off()
+        except Exception:
+            # Whatever is wrong with one of them, the others need their leases.
+            logger.exception("leases were not extended")
+            consumer.put_off()
 
 
 class Maintainer:

@@ -53,10 +53,10 @@ class Lease:
     block: Block | None = None
     payload: Any = UNREAD
 
-    def extended(self, extended: Extended, started: float) -> None:
-        """It was extended, by a call that began at that time."""
+    def extended(self, extended: Extended, sent_at: float) -> None:
+        """It was extended, by a call that was sent at that time."""
         self.until = extended.leased_until
-        self.deadline = started + extended.lease_seconds
+        self.deadline = sent_at + extended.lease_seconds
 
     def lose(self) -> None:
         """Somebody else may have it now: whoever works on it should stop. Not so if it is settled."""

@@ -53,7 +53,8 @@ class Publishing(Carrier):
         payload: what JSON can hold, or bytes, or an instance of a model. delay, deliver_after: not before.
         priority: penstock.URGENT to LOW. tenant: whose it is; tenants share a queue fairly. ttl: to the dead
         letters if not done by then. dedup_key: while a message with that key is unfinished in any of the
-        queues, nothing is published and its id comes back. model: what the payload has to fit.
+        queues, nothing is published and its id comes back; with one, a call whose connection was lost is
+        repeated (and publishes again what was finished in that moment). model: what the payload has to fit.
         """
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
         stored = self._stored(payload, model)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +15,7 @@ from penstock.payloads import Codec
 from penstock.statements import Call
 
 from .api import Api
-from .carrier import Progress
+from .carrier import Progress, Timed
 
 __all__ = ["Transaction"]
 
@@ -35,11 +36,12 @@ class Transaction(Api, Generic[C]):
     def in_transaction(self) -> bool:
         return not self.is_over and self._executor.in_transaction()
 
-    def _run(self, call: Call[T]) -> T:
+    def _run_timed(self, call: Call[T]) -> Timed[T]:
         if self.is_over:
             raise InvalidArgument(f"{call.function}: this transaction is over")
+        sent_at = time.monotonic()
         try:
-            return call.parse(self._executor.fetch(call.text, call.parameters))
+            return Timed(sent_at, call.parse(self._executor.fetch(call.text, call.parameters)))
         except Exception as exc:
             if (error := from_database(exc)) is not None:
                 raise error from exc

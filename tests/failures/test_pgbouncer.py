@@ -1,0 +1,177 @@
+"""Through a real PgBouncer in transaction mode: every statement may run on another session of the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock import Client, LeaseLost, NewMessage
+from tests.failures.clients import MakeClient
+from tests.failures.conftest import Sql, backends, count_in
+from tests.failures.pgbouncer import PgBouncer, find_pgbouncer, pgbouncer
+from tests.failures.test_listener import listening, send_and_time, streams, wait_until_listening
+
+POOL_SIZE = 2
+
+
+@pytest.fixture
+def bouncer(tmp_path: Path, tcp_dsn: str, queue: str) -> Iterator[PgBouncer]:
+    """A PgBouncer in front of the test's database, with two sessions for all."""
+    program = find_pgbouncer()
+    if program is None:
+        pytest.skip("PgBouncer is not installed")
+    with pgbouncer(program, tcp_dsn, tmp_path, pool_size=POOL_SIZE) as one:
+        yield one
+
+
+@pytest.fixture
+def client(make_client: MakeClient, bouncer: PgBouncer) -> Client:
+    return make_client(bouncer.dsn, maintain=False)
+
+
+def prepared(bouncer: PgBouncer) -> set[tuple[int, int]]:
+    """The sessions behind it, each with how many statements are prepared there."""
+    query = "select pg_backend_pid(), (select count(*) from pg_prepared_statements)"
+    found: set[tuple[int, int]] = set()
+    with (
+        psycopg.connect(bouncer.dsn, prepare_threshold=None) as one,
+        psycopg.connect(bouncer.dsn, prepare_threshold=None) as two,
+    ):
+        # Both in a transaction at once: so they are on two sessions.
+        for connection in (one, two):
+            row = connection.execute(query).fetchone()
+            assert row is not None
+            found.add(row)
+    return found
+
+
+def in_threads(*functions: Callable[[], Any]) -> None:
+    """Run functions at once; what one of them raises is raised."""
+    failures: list[BaseException] = []
+
+    def run(function: Callable[[], Any]) -> None:
+        try:
+            function()
+        except BaseException as exc:
+            failures.append(exc)
+
+    threads = [threading.Thread(target=run, args=(function,)) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+def test_all_kinds_of_calls(client: Client, queue: str, bouncer: PgBouncer, sql18: Sql) -> None:
+    """Hundreds of calls of several threads hop between two sessions, and leave nothing behind there."""
+
+    def work(number: int) -> None:
+        mine = f"mine{number}"
+        client.create_queue(mine, topic=queue)
+        for turn in range(12):
+            client.send(mine, {"turn": turn}, priority=turn % 4, tenant="t", dedup_key=f"{number} {turn}")
+            client.send_many(mine, [NewMessage(1, delay=0), b"raw", "third"])
+            batch = client.consume_batch(mine, batch_size=4, token=mine, visibility_timeout=30)
+            assert len(batch) == 4
+            batch[0].ack(result={"ok": True})
+            batch[1].extend(10)
+            batch[1].nack(delay=0, error="again")
+            batch[2].release()
+            batch[3].reject("no")
+            with pytest.raises(LeaseLost):
+                batch[0].ack()
+            client.ack_many(client.consume_batch(mine, batch_size=100))
+            with client.transaction() as transaction:
+                transaction.send(mine, "in a transaction")
+                transaction.ack_many(transaction.consume_batch(mine))
+            assert client.get_queue_statistics(mine)[0].pending_count == 0
+            client.list_dlq_messages(mine)
+        client.delete_queue(mine)
+
+    in_threads(*[lambda n=number: work(n) for number in range(4)])
+    client.maintain()
+    server_sessions = sql18.execute(
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    ).fetchone()
+    assert server_sessions == (POOL_SIZE,)
+    assert {count for _, count in prepared(bouncer)} == {0}
+
+
+def test_the_pooler_is_detected(make_client: MakeClient, client: Client, tcp_dsn: str) -> None:
+    client.open()
+    direct = make_client(tcp_dsn)
+    direct.open()
+    for one, is_pooled in ((client, True), (direct, False)):
+        connections: Any = one._connections
+        assert connections.is_pooled is is_pooled
+
+
+def test_thirty_thousand(client: Client, queue: str, sql18: Sql) -> None:
+    seen: list[int] = []
+    assert len(set(client.publish_many(queue, range(30_000), progress=seen.append))) == 30_000
+    assert seen[-1] == 30_000
+    assert count_in(sql18) == 30_000
+
+
+def test_all_in_one_transaction(client: Client, queue: str, sql18: Sql) -> None:
+    def broken() -> Iterator[int]:
+        yield from range(5000)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        client.send_many(queue, broken(), atomic=True)
+    assert count_in(sql18) == 0
+    client.send_many(queue, range(5000), atomic=True)
+    assert count_in(sql18) == 5000
+
+
+def test_consuming_by_polling(client: Client, queue: str, sql18: Sql) -> None:
+    with streams(client, queue) as (stream,):
+        for number in range(5):
+            assert send_and_time(sql18, stream, number) < 2.5
+        assert listening(sql18) == []
+        assert not any("listen" in text.lower() for text in backends(sql18).values())
+
+
+def test_consuming_with_a_listening_connection_past_it(
+    make_client: MakeClient, bouncer: PgBouncer, tcp_dsn: str, queue: str, sql18: Sql
+) -> None:
+    client = make_client(bouncer.dsn, listen_dsn=tcp_dsn, maintain=False)
+    with streams(client, queue) as (stream,):
+        wait_until_listening(sql18)
+        # Long enough that a consumer which only polls would be slow.
+        assert not threading.Event().wait(1.5)
+        for number in range(5):
+            assert send_and_time(sql18, stream, number) < 0.5
+
+
+def test_leases_are_kept(client: Client, queue: str) -> None:
+    client.send(queue, 1)
+    for message in client.consume(queue, wait=0, visibility_timeout=1, auto_extend=True):
+        with message:
+            assert not threading.Event().wait(1.5)
+            assert not message.is_lost
+    assert client.get_queue_statistics(queue)[0].processing_count == 0
+
+
+def test_a_transaction_is_on_one_session(client: Client, queue: str, sql18: Sql) -> None:
+    def run(number: int) -> None:
+        for turn in range(5):
+            try:
+                with client.transaction() as transaction:
+                    transaction.send(queue, [number, turn])
+                    if turn % 2:
+                        raise ZeroDivisionError
+            except ZeroDivisionError:
+                pass
+
+    in_threads(*[lambda n=number: run(n) for number in range(6)])
+    assert count_in(sql18) == 6 * 3
