@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ._sync.transaction import Transaction
     from .connecting import connect, connect_async
     from .errors import (
+        ClientClosed,
         ConnectionLost,
         DatabaseUnavailable,
         DeliveryUnknown,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         WrongIsolation,
     )
     from .models import (
+        Breakdown,
         DeadLetter,
         ErrorEntry,
         ListedMessage,
@@ -46,11 +48,12 @@ if TYPE_CHECKING:
         QueueSettings,
         QueueStatistics,
         Receipt,
+        State,
         Topic,
     )
     from .payloads import Codec
     from .schema import SchemaVersion
-    from .values import HIGH, LOW, NORMAL, URGENT
+    from .values import HIGH, LOW, NORMAL, URGENT, Duration
 
 __all__ = [
     "HIGH",
@@ -61,13 +64,16 @@ __all__ = [
     "AsyncConsumer",
     "AsyncMessage",
     "AsyncTransaction",
+    "Breakdown",
     "Client",
+    "ClientClosed",
     "Codec",
     "ConnectionLost",
     "Consumer",
     "DatabaseUnavailable",
     "DeadLetter",
     "DeliveryUnknown",
+    "Duration",
     "ErrorEntry",
     "InvalidArgument",
     "LeaseLost",
@@ -91,6 +97,7 @@ __all__ = [
     "SchemaOutdated",
     "SchemaTooNew",
     "SchemaVersion",
+    "State",
     "Topic",
     "TopicNotFound",
     "Transaction",
@@ -116,6 +123,7 @@ _HOMES = {
         "connect_async",
     ),
     ".errors": (
+        "ClientClosed",
         "ConnectionLost",
         "DatabaseUnavailable",
         "DeliveryUnknown",
@@ -137,6 +145,7 @@ _HOMES = {
         "WrongIsolation",
     ),
     ".models": (
+        "Breakdown",
         "DeadLetter",
         "ErrorEntry",
         "ListedMessage",
@@ -146,6 +155,7 @@ _HOMES = {
         "QueueSettings",
         "QueueStatistics",
         "Receipt",
+        "State",
         "Topic",
     ),
     ".payloads": ("Codec",),
@@ -155,6 +165,7 @@ _HOMES = {
         "LOW",
         "NORMAL",
         "URGENT",
+        "Duration",
     ),
 }
 

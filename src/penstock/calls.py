@@ -44,7 +44,6 @@ class Claimed(NamedTuple):
     lease_seconds: float
 
 
-HOLDER = "token => cast(%s as text)"
 LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
 
 CLAIMED = (
@@ -282,15 +281,7 @@ class Batch:
 def _own_options(message: NewMessage | None) -> dict[str, Any]:
     if message is None:
         return {}
-    return Options(
-        message.delay,
-        message.deliver_after,
-        message.priority,
-        message.tenant,
-        message.headers,
-        message.ttl,
-        message.dedup_key,
-    ).arguments()
+    return Options(**{name: getattr(message, name) for name in Options.__slots__}).arguments()
 
 
 def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:
@@ -380,9 +371,7 @@ def release_message(receipt: Receipt) -> Call[bool]:
 
 
 def release_messages(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[bool]]:
-    return call_each(
-        "release_message", _values, Repeat.DOUBTFUL, message_ids, queue_name=queue_name, token=token
-    )
+    return call_each("release_message", _values, Repeat.SAFE, message_ids, queue_name=queue_name, token=token)
 
 
 def reject_message(receipt: Receipt, error: str | None) -> Call[bool]:
@@ -417,32 +406,25 @@ def extend_message_vt(receipt: Receipt, extension: Duration) -> Call[list[Extend
 
 
 def batch_extend_message_vt(
-    queue_name: str, message_ids: Sequence[int], token: str, extension: Duration
+    queue_name: str,
+    message_ids: Sequence[int],
+    token: str,
+    extension: Duration,
+    lock_timeout: float | None = None,
 ) -> Call[list[Extended]]:
+    """lock_timeout: fail where it would wait longer for a message that somebody is settling."""
+    holder: dict[str, Any] = {"token": token}
+    if lock_timeout is not None:
+        holder = {"patient_token": (token, str(round(lock_timeout * 1000)))}
     return call(
         "batch_extend_message_vt",
         _extended,
         f"message_id, {rows.epoch_of_now('vt')}, {LEASE_SECONDS}",
         queue_name=queue_name,
         message_ids=message_ids,
-        token=token,
+        **holder,
         extension_seconds=seconds("extension", extension),
     )
-
-
-def keep_leases(
-    queue_name: str, message_ids: Sequence[int], token: str, extension: Duration, lock_timeout: float
-) -> Call[list[Extended]]:
-    """As batch_extend_message_vt(), but it fails where it would wait long for one that is being settled."""
-    extend = batch_extend_message_vt(queue_name, message_ids, token, extension)
-    # The setting ends with the transaction. An argument depends on it, so that it is made first.
-    text = extend.text.replace(
-        " from penstock.",
-        " from (select pg_catalog.set_config('lock_timeout', %s, true)) as setting(made)"
-        " cross join lateral penstock.",
-    ).replace(HOLDER, f"{HOLDER} || pg_catalog.left(setting.made, 0)")
-    milliseconds = str(round(lock_timeout * 1000))
-    return Call(extend.function, text, (milliseconds, *extend.parameters), extend.parse, extend.repeat)
 
 
 def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None) -> Call[int]:

@@ -38,6 +38,7 @@ __all__ = [
     "in_this_thread",
     "in_thread",
     "made",
+    "now",
     "sleep",
     "to_the_end",
 ]
@@ -47,6 +48,15 @@ T = TypeVar("T")
 # Payloads from wherever they come.
 AsyncMany: TypeAlias = "Iterable[Any] | AsyncIterable[Any]"
 Many: TypeAlias = Iterable[Any]
+
+# The clock of leases: it goes on while the machine is suspended, as the database does.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds, of no particular beginning."""
+    return time.clock_gettime(_CLOCK)
+
 
 sleep = time.sleep
 async_sleep = asyncio.sleep
@@ -170,8 +180,10 @@ class Flag:
         self._tokens: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        self._is_set = True
-        self._tokens.put(None)
+        # One that is set already needs no second token: whoever clears it looks around after that.
+        if not self._is_set:
+            self._is_set = True
+            self._tokens.put(None)
 
     set_from_anywhere = set
 
@@ -234,7 +246,7 @@ class AsyncBackground:
 
     async def end(self, patience: float) -> bool:
         """Wait so many seconds for its end, and then cancel it; whether it has ended."""
-        if self._task is not asyncio.current_task():
+        if not self._task.done() and self._task is not asyncio.current_task():
             await asyncio.wait({self._task}, timeout=patience)
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=patience)
@@ -341,6 +353,7 @@ class AsyncBlock:
 
     def __init__(self) -> None:
         self._task = asyncio.current_task()
+        self._cancelling = 0 if self._task is None else self._task.cancelling()
         self._cancelled = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -348,12 +361,12 @@ class AsyncBlock:
         """Call `lose` at the deadline, which may be put off meanwhile."""
 
         def look() -> None:
-            if time.monotonic() >= deadline():
+            if now() >= deadline():
                 lose()
             else:
                 self.watch(deadline, lose)
 
-        delay = max(0.0, deadline() - time.monotonic())
+        delay = max(0.0, deadline() - now())
         self._timer = asyncio.get_running_loop().call_later(delay, look)
 
     def cancel(self) -> None:
@@ -369,7 +382,7 @@ class AsyncBlock:
         if not self._cancelled or task is None:
             return False
         # As asyncio.timeout() does: if somebody else cancels too, theirs goes on.
-        return task.uncancel() == 0 and isinstance(exc, asyncio.CancelledError)
+        return task.uncancel() <= self._cancelling and isinstance(exc, asyncio.CancelledError)
 
 
 class Block:

@@ -38,6 +38,10 @@ def complete(dsn: str, name: str = "the DSN") -> str:
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
         given["connect_timeout"] = CONNECT_TIMEOUT_SECONDS
     given.setdefault("fallback_application_name", "penstock")
+    # Names of channels and payloads are text, in whatever encoding the role or the environment prefers.
+    given["client_encoding"] = "UTF8"
+    if "," in str(given.get("host", "")):
+        given.setdefault("target_session_attrs", "read-write")  # after a failover not to the standby
     return make_conninfo("", **{**KEEPALIVE, **given})
 
 

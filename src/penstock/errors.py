@@ -13,8 +13,9 @@
     ├── LeaseLost
     ├── NotReplicated
     ├── DatabaseUnavailable
-    │   └── ConnectionLost
-    │       └── DeliveryUnknown
+    ├── ConnectionLost
+    │   └── DeliveryUnknown
+    ├── ClientClosed
     └── SchemaError
         ├── SchemaMissing
         ├── SchemaOutdated
@@ -31,6 +32,7 @@ import inspect
 from typing import Final
 
 __all__ = [
+    "ClientClosed",
     "ConnectionLost",
     "DatabaseUnavailable",
     "DeliveryUnknown",
@@ -131,15 +133,19 @@ class NotReplicated(PenstockError):
 
 
 class DatabaseUnavailable(PenstockError):
-    """There is no connection to the database."""
+    """There is no connection to the database, or it cannot do it now. Nothing was done."""
 
 
-class ConnectionLost(DatabaseUnavailable):
+class ConnectionLost(PenstockError):
     """The connection was lost during the call: whether it has taken effect is not known."""
 
 
 class DeliveryUnknown(ConnectionLost):
     """The connection was lost during the call: whether the message is published is not known."""
+
+
+class ClientClosed(PenstockError):
+    """This client is closed."""
 
 
 class SchemaError(PenstockError):

@@ -133,6 +133,11 @@ SPOKEN = {
 # Arguments that are no parameters of a function: the server works out what the parameter gets. Delays, since
 # its clock tells which moment is meant; JSON documents in one, since that is quicker than an array of them.
 EXPRESSIONS = {
+    "patient_token": (
+        # How long to wait for a lock, set before the function begins, until the transaction ends.
+        "token",
+        "cast(%s as text) || pg_catalog.left(pg_catalog.set_config('lock_timeout', %s, true), 0)",
+    ),
     "documents": (
         "payloads",
         "array(select pg_catalog.jsonb_array_elements(cast(cast(%s as text) as jsonb)))",

@@ -273,7 +273,7 @@ def test_a_listen_dsn_that_leads_nowhere_is_told_of_and_polling_goes_on(
 
 
 def test_a_listen_dsn_that_is_none_is_refused_at_once(make_client: MakeClient, tcp_dsn: str) -> None:
-    with pytest.raises(InvalidArgument, match="DSN"):
+    with pytest.raises(InvalidArgument, match="does not understand listen_dsn"):
         make_client(tcp_dsn, listen_dsn="postgresql://host:port:port/name name=")
 
 

@@ -41,7 +41,7 @@ class AsyncCarrier:
     ) -> list[int]:
         raise NotImplementedError
 
-    def in_transaction(self) -> bool:
+    def _in_transaction(self) -> bool:
         """Whether a transaction is open in which the calls take part."""
         raise NotImplementedError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,15 +15,17 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from penstock import calls, schema
-from penstock.concurrency import async_sleep, in_thread
+from penstock.concurrency import async_sleep, in_thread, now
 from penstock.conninfo import complete, describe, unavailable
 from penstock.errors import (
+    ClientClosed,
     ConnectionLost,
     DatabaseUnavailable,
     DeliveryUnknown,
     InvalidArgument,
     NotReplicated,
     PenstockError,
+    WrongIsolation,
     from_database,
 )
 from penstock.integrations import adapt_async
@@ -32,7 +33,7 @@ from penstock.payloads import Codec, codec_of
 from penstock.settings import resolve_dsn
 from penstock.starting import install_schema, start_embedded
 from penstock.statements import Call, Repeat
-from penstock.values import Duration, flag, interval
+from penstock.values import Backoff, Duration, flag, interval
 
 from .api import AsyncApi
 from .bulk import AsyncBulk
@@ -45,6 +46,7 @@ from .transaction import AsyncTransaction
 __all__ = ["AsyncClient"]
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 logger = logging.getLogger("penstock")
 
@@ -55,6 +57,10 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 # An attempt that was made to write where nobody may: this server is a standby now.
 READ_ONLY = "25006"
+# No resources, told to stop, a deadlock, a lock that was not to be had: another time it may work.
+NOT_NOW = (READ_ONLY, "53", "57", "40", "55P03")
+# A statement that was prepared does not fit any more, or is not there any more.
+STALE = ("0A000", "26000")
 
 PROBE = (
     "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
@@ -102,6 +108,7 @@ class AsyncClient(AsyncApi):
         self._install = install if install is None else flag("install", install)
         self._lock = asyncio.Lock()
         self._embedded: Any = None
+        self._embedded_dsn = ""
         self._connections: AsyncConnections | None = None
         self._closed = False
         self._host = AsyncHost(
@@ -120,13 +127,19 @@ class AsyncClient(AsyncApi):
 
     async def close(self) -> None:
         """Stop consumers, release what they have not handed out, and close all connections."""
-        await self._host.close()
-        self._closed = True
-        if self._connections is not None:
-            await self._connections.close()
-        embedded, self._embedded = self._embedded, None
-        if embedded is not None:
-            await in_thread(embedded.__exit__, None, None, None)
+        try:
+            await self._host.close()
+        finally:
+            self._closed = True
+            async with self._lock:  # not while it is being opened
+                connections, self._connections = self._connections, None
+                embedded, self._embedded = self._embedded, None
+            try:
+                if connections is not None:
+                    await connections.close()
+            finally:
+                if embedded is not None:
+                    await in_thread(embedded.__exit__, None, None, None)
 
     async def __aenter__(self) -> AsyncClient:
         await self.open()
@@ -138,30 +151,35 @@ class AsyncClient(AsyncApi):
         await self.close()
 
     async def _opened(self, patience: float | None = None) -> AsyncConnections:
-        if self._closed:
-            raise DatabaseUnavailable("this client is closed")
-        if self._connections is not None:
-            return self._connections
+        if (connections := self._connections) is not None:
+            return connections
         async with self._lock:
+            if self._closed:
+                raise ClientClosed
             if self._connections is None:
-                patience = self._retry_for if patience is None else patience
-                self._connections = await self._connect(patience)
-        return self._connections
+                self._connections = await self._connect(self._retry_for if patience is None else patience)
+            return self._connections
 
     async def _connect(self, patience: float) -> AsyncConnections:
-        if self._dsn is None:
-            self._embedded, dsn = await in_thread(start_embedded)
-        else:
-            dsn = self._dsn
-        install = self._dsn is None if self._install is None else self._install
-        connections = AsyncConnections(dsn, limit=self._limit, timeout=self._timeout)
+        dsn = self._dsn
+        if dsn is None and self._embedded is None:
+            self._embedded, self._embedded_dsn = await in_thread(start_embedded)
+        connections = AsyncConnections(
+            self._embedded_dsn if dsn is None else dsn, limit=self._limit, timeout=self._timeout
+        )
         try:
-            if install:
-                await in_thread(install_schema, dsn)
+            if dsn is None if self._install is None else self._install:
+                await in_thread(install_schema, connections.dsn)
             async with connections.lend(patience) as own:
                 ((pid, isolation, messages, database),) = await own.fetch(PROBE, ())
                 connections.is_pooled = pid != own.connection.info.backend_pid
                 if isolation != "read committed":
+                    if connections.is_pooled:
+                        raise WrongIsolation(
+                            f"default_transaction_isolation is {isolation}, and a pooler keeps no settings",
+                            hint=f'alter role ... in database "{database}" set default_transaction_isolation'
+                            " = 'read committed', for the role that consumes",
+                        )
                     connections.settings.append("set default_transaction_isolation = 'read committed'")
                 if messages == "error":
                     connections.settings.append("set client_min_messages = warning")  # see NotReplicated
@@ -176,13 +194,14 @@ class AsyncClient(AsyncApi):
     async def _installed(self, own: AsyncOwn) -> schema.SchemaVersion | None:
         call = calls.schema_version()
         try:
-            return call.parse(await own.fetch(call.text, call.parameters))
+            found = await own.fetch(call.text, call.parameters)
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
             return None
+        return call.parse(found) if found else None
 
     # Somebody's transaction, or one of our own
 
-    def using(self, connection: Any) -> AsyncTransaction[Any]:
+    def using(self, connection: C) -> AsyncTransaction[C]:
         """The same calls on somebody's own connection, as a part of the transaction that is open there.
 
         A connection of psycopg, or a session or connection of SQLAlchemy; of psycopg2 or Django where calls
@@ -211,21 +230,23 @@ class AsyncClient(AsyncApi):
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
+                own.is_unfit = exc.sqlstate in STALE
                 raise
             finally:
-                transaction.is_over = True
+                transaction._is_over = True
             self._check_replicated(own)
 
     # Calls
 
-    def in_transaction(self) -> bool:
+    def _in_transaction(self) -> bool:
         return False
 
     async def _run_timed(self, call: Call[T]) -> Timed[T]:
         """Call, and call again while there is no connection, where twice does no more than once."""
-        give_up, pause = time.monotonic() + self._retry_for, FIRST_PAUSE_SECONDS
-        lost: ConnectionLost | None = None
+        give_up = time.monotonic() + self._retry_for
+        backoff, lost = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), None
         while True:
+            pause = backoff.next()
             try:
                 timed = await self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
@@ -233,26 +254,38 @@ class AsyncClient(AsyncApi):
                     raise
                 lost = exc
             except DatabaseUnavailable as exc:
+                if lost is not None and exc.sqlstate != READ_ONLY:
+                    raise lost from None
                 if exc.sqlstate != READ_ONLY or time.monotonic() + pause > give_up:
-                    raise lost or exc from None
+                    raise
             else:
                 if lost is not None and call.repeat is Repeat.DOUBTFUL and not timed.result:
                     raise lost
                 return timed
-            await async_sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await async_sleep(pause)
 
-    async def _attempt(self, call: Call[T], patience: float = 0.0, *, beyond: bool = False) -> Timed[T]:
+    async def _attempt(
+        self, call: Call[T], patience: float = 0.0, *, beyond: bool = False, again: bool = False
+    ) -> Timed[T]:
         connections = await self._opened(patience)
         async with connections.lend(patience, beyond=beyond) as own:
-            sent_at = time.monotonic()
+            sent_at = now()
             try:
                 found = await own.fetch(call.text, call.parameters)
             except psycopg.Error as exc:
-                unknown = DeliveryUnknown if call.function.startswith(("publish", "send")) else ConnectionLost
-                raise self._failure(own, exc, unknown) from exc
-            self._check_replicated(own)
-        return Timed(sent_at, call.parse(found))
+                # The schema was upgraded: what was prepared before does not fit. Nothing has been done.
+                own.is_unfit = exc.sqlstate in STALE
+                if again or not own.is_unfit:
+                    publishes = call.function.startswith(("publish", "send"))
+                    failure = self._failure(own, exc, DeliveryUnknown if publishes else ConnectionLost)
+                    if failure is exc:
+                        raise
+                    raise failure from exc
+            else:
+                self._check_replicated(own)
+                return Timed(sent_at, call.parse(found))
+        await connections.forget_idle()
+        return await self._attempt(call, patience, beyond=beyond, again=True)
 
     def _failure(self, own: AsyncOwn, exc: psycopg.Error, unknown: type[ConnectionLost]) -> Exception:
         """What to raise for an error of the driver."""
@@ -262,8 +295,9 @@ class AsyncClient(AsyncApi):
             return unknown(f"{(unknown.__doc__ or '').rstrip('.')}: {exc}")
         if exc.sqlstate == READ_ONLY:
             own.is_unfit = True
-            failure = DatabaseUnavailable(f"the server takes no changes now: {exc}")
-            failure.sqlstate = READ_ONLY
+        if exc.sqlstate is not None and exc.sqlstate.startswith(NOT_NOW):
+            failure = DatabaseUnavailable(f"the server cannot do it now: {exc}", hint=exc.diag.message_hint)
+            failure.sqlstate = exc.sqlstate
             return failure
         return from_database(exc) or exc
 
@@ -288,10 +322,16 @@ class AsyncClient(AsyncApi):
             try:
                 await bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                failure = self._failure(own, exc, DeliveryUnknown)
-                raise bulk.interrupted(failure, with_last=own.unreplicated) from exc
+                own.is_unfit = exc.sqlstate in STALE
+                failure = bulk.interrupted(
+                    self._failure(own, exc, DeliveryUnknown), with_last=own.unreplicated
+                )
+                if failure is exc:
+                    raise
+                raise failure from exc
             except Exception as exc:
-                raise bulk.interrupted(exc) from None
+                bulk.interrupted(exc)
+                raise
             if own.unreplicated:
                 raise bulk.interrupted(NotReplicated())
         return bulk.committed
@@ -321,7 +361,7 @@ class AsyncClient(AsyncApi):
         visibility_timeout: Duration | None = None,
         auto_extend: bool = False,
         reraise: bool = False,
-        model: None = None,
+        model: Any = None,
     ) -> AsyncConsumer[Any]: ...
 
     def consume(

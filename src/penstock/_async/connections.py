@@ -7,7 +7,6 @@ process may fork.
 from __future__ import annotations
 
 import os
-import random
 import select
 import time
 from collections.abc import AsyncIterator
@@ -19,8 +18,9 @@ from psycopg.pq import ConnStatus
 
 from penstock.concurrency import AsyncSlots, async_made, async_sleep
 from penstock.conninfo import complete, unavailable
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import ClientClosed, DatabaseUnavailable
 from penstock.integrations.psycopg import AsyncPsycopg
+from penstock.values import Backoff
 
 __all__ = ["AsyncConnections", "AsyncOwn", "connect"]
 
@@ -110,7 +110,7 @@ class AsyncConnections:
         beyond: even if all are lent. Leases have to be kept above all while everybody is at work.
         """
         if self._closed:
-            raise DatabaseUnavailable("this client is closed")
+            raise ClientClosed
         if self._pid != os.getpid():
             # Connections belong to the process that made them; psycopg leaves them alone here.
             self._start()
@@ -136,32 +136,38 @@ class AsyncConnections:
 
     async def forget_idle(self) -> None:
         """Close what is idle."""
-        while self._idle and self._pid == os.getpid():
-            await self._idle.pop().connection.close()
+        while self._pid == os.getpid() and (own := self._pop()) is not None:
+            await own.connection.close()
+
+    def _pop(self) -> AsyncOwn | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     async def _idle_one(self) -> AsyncOwn | None:
-        while self._idle:
+        while (own := self._pop()) is not None:
             try:
-                own = self._idle.pop()
-            except IndexError:
-                break  # another thread was quicker
-            if await own.is_there():
-                return own
+                if await own.is_there():
+                    return own
+            except BaseException:
+                await own.connection.close()
+                raise
             await own.connection.close()
         return None
 
     async def _open_patiently(self, give_up: float) -> AsyncOwn:
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 return await self._open()
             except DatabaseUnavailable as exc:
                 if exc.sqlstate is not None and not exc.sqlstate.startswith(TEMPORARY):
                     raise
+                pause = backoff.next()
                 if self._closed or time.monotonic() + pause > give_up:
                     raise
-            await async_sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            await async_sleep(pause)
 
     async def _open(self) -> AsyncOwn:
         try:
@@ -174,9 +180,12 @@ class AsyncConnections:
 
     async def _prepared(self, connection: psycopg.AsyncConnection[Any]) -> AsyncOwn:
         own = AsyncOwn(connection)
-        if not self.is_pooled:
-            for setting in self.settings:
+        try:
+            for setting in () if self.is_pooled else self.settings:
                 await connection.execute(setting)
+        except BaseException:
+            await connection.close()
+            raise
         return own
 
     async def _take_back(self, own: AsyncOwn) -> None:
@@ -185,6 +194,8 @@ class AsyncConnections:
         else:
             own.used_at = time.monotonic()
             self._idle.append(own)
+            if self._closed:
+                await self.forget_idle()
 
 
 async def connect(conninfo: str, prepare_threshold: int | None) -> psycopg.AsyncConnection[Any]:

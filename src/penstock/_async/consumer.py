@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import random
-import time
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator
@@ -19,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import psycopg
 
 from penstock import calls
-from penstock.concurrency import AsyncFlag, async_to_the_end
-from penstock.errors import DatabaseUnavailable, PenstockError
+from penstock.concurrency import AsyncFlag, async_to_the_end, now
+from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncConsumer"]
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 logger = logging.getLogger("penstock")
 
@@ -45,6 +44,7 @@ KEEP_BELOW = 2 / 3
 CLAIM_PATIENCE_SECONDS = 2.0
 # How long to wait for a message that somebody has locked.
 LOCK_SECONDS = 0.1
+LOCKED = "55P03"
 # After a failure to extend.
 RETRY_SECONDS = 0.5
 
@@ -61,7 +61,7 @@ class ConsumeOptions:
     codec: Codec[Any] | None
 
 
-class AsyncConsumer(Generic[T]):
+class AsyncConsumer(Generic[T_co]):
     """Iterates over the messages of a queue.
 
     Messages that were claimed ahead and not handed out are released at the end of the iteration.
@@ -72,9 +72,9 @@ class AsyncConsumer(Generic[T]):
         self._host = host
         self._options = options
         self._wait = None if options.wait is None else interval("wait", options.wait)
-        self._unread: deque[AsyncMessage[T]] = deque()
+        self._unread: deque[AsyncMessage[T_co]] = deque()
         # Whose leases are kept: what was not handed out yet, and with auto_extend what is in its block.
-        self._kept: dict[AsyncMessage[T], None] = {}
+        self._kept: dict[AsyncMessage[T_co], None] = {}
         self._flag = AsyncFlag()
         self._channel: str | None = None
         self._stopped = False
@@ -92,7 +92,7 @@ class AsyncConsumer(Generic[T]):
         self.stop()
         await self._leave()
 
-    async def __aenter__(self) -> AsyncConsumer[T]:
+    async def __aenter__(self) -> AsyncConsumer[T_co]:
         return self
 
     async def __aexit__(
@@ -100,7 +100,7 @@ class AsyncConsumer(Generic[T]):
     ) -> None:
         await self.close()
 
-    async def __aiter__(self) -> AsyncIterator[AsyncMessage[T]]:
+    async def __aiter__(self) -> AsyncIterator[AsyncMessage[T_co]]:
         self._host.enter(self)
         try:
             while (message := await self._next()) is not None:
@@ -113,8 +113,8 @@ class AsyncConsumer(Generic[T]):
             return  # the copy of a forked child; the messages are its parent's
         # Not while a claim is under way: what it brings is to be released, too.
         async with self._lock:
-            unread = [message for message in self._unread if not message.is_lost]
-            self._unread.clear()
+            taken = list(iter(self._take, None))
+            unread = [message for message in taken if not message.is_lost]
             for message in unread:
                 self._kept.pop(message, None)
             for token, messages in _by_token(unread).items():
@@ -126,9 +126,9 @@ class AsyncConsumer(Generic[T]):
             self._host.leave(self, self._channel, self._flag)
             self._channel = None
 
-    async def _next(self) -> AsyncMessage[T] | None:
+    async def _next(self) -> AsyncMessage[T_co] | None:
         """The next message; None after waiting for so long, or when stopped."""
-        deadline = math.inf if self._wait is None else time.monotonic() + self._wait
+        deadline = math.inf if self._wait is None else now() + self._wait
         pause, told = FIRST_POLL_SECONDS, False
         while not self._stopped:
             if (message := self._next_unread()) is not None:
@@ -138,8 +138,8 @@ class AsyncConsumer(Generic[T]):
                 async with self._lock:
                     if not self._stopped:
                         await async_to_the_end(self._claim, CLAIM_PATIENCE_SECONDS)
-            except DatabaseUnavailable as exc:
-                if time.monotonic() >= deadline:
+            except (ConnectionLost, DatabaseUnavailable) as exc:
+                if now() >= deadline:
                     raise
                 if not told:
                     logger.warning("waiting for the database, to consume from %r: %s", self.queue_name, exc)
@@ -150,9 +150,11 @@ class AsyncConsumer(Generic[T]):
                 told = False
             if self._unread:
                 continue
-            if (remaining := deadline - time.monotonic()) <= 0:
+            if (remaining := deadline - now()) <= 0:
                 return None
             await self._listen()
+            if self._stopped:
+                break
             # Not all at once, where many consumers found nothing.
             await self._flag.wait(min(pause * random.uniform(0.8, 1.2), remaining))
             longest = LONGEST_POLL_LISTENING_SECONDS if self._hears() else LONGEST_POLL_SECONDS
@@ -167,9 +169,15 @@ class AsyncConsumer(Generic[T]):
         if self._channel is None and not self._stopped:
             self._channel = await self._host.listen(self.queue_name, self._flag)
 
-    def _next_unread(self) -> AsyncMessage[T] | None:
-        while self._unread:
-            message = self._unread.popleft()
+    def _take(self) -> AsyncMessage[T_co] | None:
+        # By one thread or the other: the one that consumes, or one that closes.
+        try:
+            return self._unread.popleft()
+        except IndexError:
+            return None
+
+    def _next_unread(self) -> AsyncMessage[T_co] | None:
+        while (message := self._take()) is not None:
             self._kept.pop(message, None)
             if not message.is_lost:
                 return message
@@ -184,56 +192,59 @@ class AsyncConsumer(Generic[T]):
         )
         timed = await self._host.attempt(claim)
         for claimed in timed.result:
-            message: AsyncMessage[T] = self._host.api._message_of(claimed, options.codec, timed.sent_at)
+            message: AsyncMessage[T_co] = self._host.api._message_of(claimed, options.codec, timed.sent_at)
             message._lease.reraise = options.reraise
             message._lease.in_block = self._in_block if options.auto_extend else None
             self._kept[message] = None
             self._unread.append(message)
         # One alone is handed out at once.
         if len(timed.result) > 1:
-            self._host.keep(self)
+            shortest = min(claimed.lease_seconds for claimed in timed.result)
+            self._host.keep(self, (1 - KEEP_BELOW) * shortest)
 
     # Leases are kept until the message is handed out; with auto_extend also while its block runs.
 
-    def _in_block(self, message: AsyncMessage[T], begins: bool) -> None:
+    def _in_block(self, message: AsyncMessage[T_co], begins: bool) -> None:
         if begins:
             self._kept[message] = None
-            self._host.keep(self)
+            self._host.keep(self, message._lease.deadline - KEEP_BELOW * message._lease.seconds - now())
         else:
             self._kept.pop(message, None)
 
-    def keep_in(self) -> float:
+    def _keep_in(self) -> float:
         """In how many seconds a lease has to be extended."""
-        now = time.monotonic()
+        at = now()
         leases = [message._lease for message in tuple(self._kept) if not message._lease.is_settled]
         due = min((lease.deadline - KEEP_BELOW * lease.seconds for lease in leases), default=math.inf)
-        return max(due, self._keep_not_before) - now
+        return max(due, self._keep_not_before) - at
 
-    async def extend_leases(self) -> None:
+    async def _extend_leases(self) -> None:
         """Extend what is due, and give up what could not be."""
-        now = time.monotonic()
+        at = now()
         due = [
             message
             for message in tuple(self._kept)
             # What is settled in a transaction that is still open is locked, and needs no lease any more.
-            if message._lease.deadline - now <= KEEP_BELOW * message._lease.seconds
+            if message._lease.deadline - at <= KEEP_BELOW * message._lease.seconds
             and not message._lease.is_settled
         ]
         for token, messages in _by_token(due).items():
             try:
                 await self._extend(token, messages)
-            except psycopg.errors.LockNotAvailable:
+            except DatabaseUnavailable as exc:
+                if exc.sqlstate != LOCKED or len(messages) == 1:
+                    raise
                 # Somebody is settling one of them, and takes long: that should not cost the others.
                 for message in messages:
-                    with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                    with contextlib.suppress(DatabaseUnavailable):
                         await self._extend(token, [message])
-                self.put_off()
+                self._put_off()
 
-    async def _extend(self, token: str, due: list[AsyncMessage[T]]) -> None:
-        now = time.monotonic()
-        missing = max(message._lease.seconds - (message._lease.deadline - now) for message in due)
+    async def _extend(self, token: str, due: list[AsyncMessage[T_co]]) -> None:
+        at = now()
+        missing = max(message._lease.seconds - (message._lease.deadline - at) for message in due)
         ids, extension = [message.id for message in due], max(1, math.ceil(missing))
-        keep = calls.keep_leases(self.queue_name, ids, token, extension, LOCK_SECONDS)
+        keep = calls.batch_extend_message_vt(self.queue_name, ids, token, extension, LOCK_SECONDS)
         timed = await self._host.attempt(keep, beyond=True)
         held = {extended.message_id: extended for extended in timed.result}
         for message in due:
@@ -242,11 +253,11 @@ class AsyncConsumer(Generic[T]):
             else:
                 self._lose(message)
 
-    def put_off(self) -> None:
+    def _put_off(self) -> None:
         """Extending failed: again soon. A block whose lease ends meanwhile is cancelled by its own watch."""
-        self._keep_not_before = time.monotonic() + RETRY_SECONDS
+        self._keep_not_before = now() + RETRY_SECONDS
 
-    def _lose(self, message: AsyncMessage[T]) -> None:
+    def _lose(self, message: AsyncMessage[T_co]) -> None:
         # What was settled meanwhile is not held any more, but not lost either.
         if message in self._kept:
             self._kept.pop(message, None)
@@ -255,8 +266,8 @@ class AsyncConsumer(Generic[T]):
                 logger.warning("%r: its lease could not be kept", message)
 
 
-def _by_token(messages: list[AsyncMessage[T]]) -> dict[str, list[AsyncMessage[T]]]:
-    groups: dict[str, list[AsyncMessage[T]]] = {}
+def _by_token(messages: list[AsyncMessage[T_co]]) -> dict[str, list[AsyncMessage[T_co]]]:
+    groups: dict[str, list[AsyncMessage[T_co]]] = {}
     for message in messages:
         groups.setdefault(message.token, []).append(message)
     return groups

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, overload
 
 from penstock import calls, rows
-from penstock.errors import InvalidArgument, LeaseLost
+from penstock.errors import InvalidArgument, LeaseLost, NotReplicated
 from penstock.models import (
     Receipt,
 )
@@ -46,7 +46,7 @@ class AsyncConsuming(AsyncCarrier):
         batch_size: int = 10,
         visibility_timeout: Duration | None = None,
         token: str | None = None,
-        model: None = None,
+        model: Any = None,
     ) -> list[AsyncMessage[Any]]: ...
 
     async def consume_batch(
@@ -81,7 +81,7 @@ class AsyncConsuming(AsyncCarrier):
         *,
         visibility_timeout: Duration | None = None,
         token: str | None = None,
-        model: None = None,
+        model: Any = None,
     ) -> AsyncMessage[Any] | None: ...
 
     async def consume_one(
@@ -150,6 +150,9 @@ class AsyncConsuming(AsyncCarrier):
             lease.is_settling = True
         try:
             held = await self._run(call)
+        except NotReplicated:
+            self._mark(message, settled=True)
+            raise
         finally:
             if lease is not None:
                 lease.is_settling = False
@@ -158,11 +161,15 @@ class AsyncConsuming(AsyncCarrier):
             raise LeaseLost(f"{call.function}: the lease on {message!r} is over, or it is settled already")
         self._mark(message, settled=True)
 
+    def _lose(self, message: Settleable) -> None:
+        if isinstance(message, AsyncMessage):
+            message._lease.lose()
+
     def _mark(self, message: Settleable, *, settled: bool) -> None:
         if isinstance(message, AsyncMessage):
             message._lease.is_settled = settled
             message._lease.is_lost = not settled
-            message._lease.settled_by = self if settled and self.in_transaction() else None
+            message._lease.settled_by = self if settled and self._in_transaction() else None
 
     # Leases
 
@@ -171,7 +178,7 @@ class AsyncConsuming(AsyncCarrier):
         timed = await self._run_timed(calls.extend_message_vt(_receipt(message), extension))
         found = timed.result
         if not found:
-            self._mark(message, settled=False)
+            self._lose(message)
             raise LeaseLost(f"extend: the lease on {message!r} is over, or it is settled already")
         if isinstance(message, AsyncMessage):
             message._lease.extended(found[0], timed.sent_at)
@@ -191,7 +198,7 @@ class AsyncConsuming(AsyncCarrier):
                 for one in some:
                     extended = held.get(one.receipt.message_id)
                     if extended is None:
-                        self._mark(one.message, settled=False)
+                        self._lose(one.message)
                         lost.append(one.receipt)
                     elif isinstance(one.message, AsyncMessage):
                         one.message._lease.extended(extended, timed.sent_at)

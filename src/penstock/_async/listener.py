@@ -7,7 +7,6 @@ again; whoever waits is woken then, since nobody knows what was missed. Consumer
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -17,8 +16,7 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from penstock.concurrency import AsyncBackground, AsyncFlag, AsyncWaker
-from penstock.errors import DatabaseUnavailable
-from penstock.values import quote_identifier
+from penstock.values import Backoff, quote_identifier
 
 __all__ = ["AsyncListener"]
 
@@ -48,7 +46,7 @@ class AsyncListener:
         self._background: AsyncBackground | None = None
         self._stopped = False
         self._troubled = False
-        self._pause = FIRST_PAUSE_SECONDS
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
 
@@ -80,7 +78,6 @@ class AsyncListener:
                 self._waker.close()
 
     async def _run(self) -> None:
-        self._pause = FIRST_PAUSE_SECONDS
         while not self._stopped:
             connection = None
             try:
@@ -88,7 +85,8 @@ class AsyncListener:
                 if connection is None:
                     return  # behind a pooler: there is only polling
                 await self._serve(connection)
-            except (psycopg.Error, DatabaseUnavailable, OSError) as exc:
+            except Exception as exc:
+                # Whatever it is: consumers poll, and listening is to come back.
                 if not self._troubled and not self._stopped:
                     logger.warning("not listening for messages, polling meanwhile: %s", exc)
                 self._troubled = True
@@ -97,41 +95,46 @@ class AsyncListener:
                 if connection is not None:
                     await connection.close()
             if not self._stopped:
-                await self._waker.wait(None, self._pause * random.uniform(0.5, 1.0))
-                self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+                await self._waker.wait(None, self._backoff.next())
 
     async def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()
         while not self._stopped:
-            await self._adjust(connection)
-            self._dispatch(connection)  # what came along with the answers
+            if await self._adjust(connection):
+                self._dispatch(connection)  # what came along with the answers
+                continue  # so did a wake-up, perhaps: look again before waiting
             patience = heard + self.probe_seconds - time.monotonic()
             if await self._waker.wait(pgconn.socket, max(0.0, patience)):
                 pgconn.consume_input()
                 heard = time.monotonic()
+                self._dispatch(connection)
             elif time.monotonic() >= heard + self.probe_seconds:
                 await self._command(connection, "select 1")
+                self._dispatch(connection)
                 heard = time.monotonic()
 
-    async def _adjust(self, connection: Connection) -> None:
-        """Listen to what is waited for, and to nothing else."""
+    async def _adjust(self, connection: Connection) -> bool:
+        """Listen to what is waited for, and to nothing else; whether there was anything to change."""
         with self._lock:
             wanted = frozenset(self._waiting)
         for channel in wanted - self._listening:
             await self._command(connection, f"listen {quote_identifier(channel)}")
         for channel in self._listening - wanted:
             await self._command(connection, f"unlisten {quote_identifier(channel)}")
-        begun, self._listening = wanted - self._listening, wanted
+        changed, begun = wanted != self._listening, wanted - self._listening
+        self._listening = wanted
         for channel in begun:
             self._wake(channel)
         if begun and self._troubled:
             logger.info("listening for messages again")
         if begun:
-            self._troubled, self._pause = False, FIRST_PAUSE_SECONDS
+            self._troubled = False
+            self._backoff.reset()
+        return changed
 
     async def _command(self, connection: Connection, text: str) -> None:
         """Run a statement, and give the connection up if there is no answer in time."""
-        pgconn, deadline, woken = connection.pgconn, time.monotonic() + self.answer_seconds, False
+        pgconn, deadline = connection.pgconn, time.monotonic() + self.answer_seconds
         pgconn.send_query(text.encode())
         pgconn.flush()
         while True:
@@ -141,15 +144,11 @@ class AsyncListener:
                     raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} seconds")
                 if await self._waker.wait(pgconn.socket, patience):
                     pgconn.consume_input()
-                else:
-                    woken = True
             result = pgconn.get_result()
             if result is None:
-                break
+                return
             if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
                 raise psycopg.OperationalError(result.get_error_message())
-        if woken:
-            self._waker.wake()  # that was not for this wait
 
     def _dispatch(self, connection: Connection) -> None:
         while (notification := connection.pgconn.notifies()) is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock import rows
 from penstock.calls import Claimed, Extended
-from penstock.concurrency import AsyncBlock
+from penstock.concurrency import AsyncBlock, now
 from penstock.errors import LeaseLost, PenstockError
 from penstock.models import Receipt
 from penstock.payloads import Codec, decode, load_json
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncLease", "AsyncMessage"]
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 logger = logging.getLogger("penstock")
 
@@ -65,7 +64,7 @@ class AsyncLease:
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class AsyncMessage(Generic[T]):
+class AsyncMessage(Generic[T_co]):
     """A message, leased to whoever got it.
 
     `async with message:` acks it at the end of the block, or nacks it with the error if the block raises.
@@ -88,11 +87,11 @@ class AsyncMessage(Generic[T]):
         return self._claimed.queue_name
 
     @property
-    def payload(self) -> T:
+    def payload(self) -> T_co:
         """What was published. Raises PayloadInvalid where it does not fit the model that was asked for."""
         if self._lease.payload is UNREAD:
             self._lease.payload = decode(self._claimed.stored, self._codec)
-        value: T = self._lease.payload
+        value: T_co = self._lease.payload
         return value
 
     @property
@@ -141,7 +140,7 @@ class AsyncMessage(Generic[T]):
     @property
     def is_lost(self) -> bool:
         """Whether the lease is known to be lost, or over by the clock of this machine."""
-        return self._lease.is_lost or (not self._lease.is_settled and time.monotonic() > self._lease.deadline)
+        return self._lease.is_lost or (not self._lease.is_settled and now() > self._lease.deadline)
 
     async def ack(self, *, result: object = None) -> None:
         """It is done. Raises LeaseLost where the lease is not held any more."""
@@ -163,7 +162,7 @@ class AsyncMessage(Generic[T]):
         """Hold it for so many seconds longer; returns until when."""
         return await self._lease.api.extend(self, extension)
 
-    async def __aenter__(self) -> AsyncMessage[T]:
+    async def __aenter__(self) -> AsyncMessage[T_co]:
         self._lease.block = AsyncBlock()
         if self._lease.in_block is not None:
             self._lease.in_block(self, True)
@@ -199,7 +198,7 @@ class AsyncMessage(Generic[T]):
         if exc is None:
             if not lease.is_settled:
                 await self.ack()
-        elif lease.is_lost or (lease.settled_by is not None and lease.settled_by.in_transaction()):
+        elif lease.is_lost or (lease.settled_by is not None and lease.settled_by._in_transaction()):
             # Lost: not ours to nack. In an open transaction: that one tells, and a nack would wait for it.
             pass
         elif isinstance(exc, Exception):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
+from penstock.concurrency import now
 from penstock.errors import InvalidArgument, from_database
 from penstock.integrations import AsyncExecutor
 from penstock.payloads import Codec
@@ -28,15 +28,15 @@ class AsyncTransaction(AsyncApi, Generic[C]):
         self.connection = connection
         self._executor = executor
         # The connection belongs to somebody else by now.
-        self.is_over = False
+        self._is_over = False
 
-    def in_transaction(self) -> bool:
-        return not self.is_over and self._executor.in_transaction()
+    def _in_transaction(self) -> bool:
+        return not self._is_over and self._executor.in_transaction()
 
     async def _run_timed(self, call: Call[T]) -> Timed[T]:
-        if self.is_over:
+        if self._is_over:
             raise InvalidArgument(f"{call.function}: this transaction is over")
-        sent_at = time.monotonic()
+        sent_at = now()
         try:
             return Timed(sent_at, call.parse(await self._executor.fetch(call.text, call.parameters)))
         except Exception as exc:

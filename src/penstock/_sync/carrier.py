@@ -44,7 +44,7 @@ class Carrier:
     ) -> list[int]:
         raise NotImplementedError
 
-    def in_transaction(self) -> bool:
+    def _in_transaction(self) -> bool:
         """Whether a transaction is open in which the calls take part."""
         raise NotImplementedError
 

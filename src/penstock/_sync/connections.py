@@ -10,7 +10,6 @@ process may fork.
 from __future__ import annotations
 
 import os
-import random
 import select
 import time
 from collections.abc import Iterator
@@ -22,8 +21,9 @@ from psycopg.pq import ConnStatus
 
 from penstock.concurrency import Slots, made, sleep
 from penstock.conninfo import complete, unavailable
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import ClientClosed, DatabaseUnavailable
 from penstock.integrations.psycopg import Psycopg
+from penstock.values import Backoff
 
 __all__ = ["Connections", "Own", "connect"]
 
@@ -113,7 +113,7 @@ class Connections:
         beyond: even if all are lent. Leases have to be kept above all while everybody is at work.
         """
         if self._closed:
-            raise DatabaseUnavailable("this client is closed")
+            raise ClientClosed
         if self._pid != os.getpid():
             # Connections belong to the process that made them; psycopg leaves them alone here.
             self._start()
@@ -139,32 +139,38 @@ class Connections:
 
     def forget_idle(self) -> None:
         """Close what is idle."""
-        while self._idle and self._pid == os.getpid():
-            self._idle.pop().connection.close()
+        while self._pid == os.getpid() and (own := self._pop()) is not None:
+            own.connection.close()
+
+    def _pop(self) -> Own | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
 
     def _idle_one(self) -> Own | None:
-        while self._idle:
+        while (own := self._pop()) is not None:
             try:
-                own = self._idle.pop()
-            except IndexError:
-                break  # another thread was quicker
-            if own.is_there():
-                return own
+                if own.is_there():
+                    return own
+            except BaseException:
+                own.connection.close()
+                raise
             own.connection.close()
         return None
 
     def _open_patiently(self, give_up: float) -> Own:
-        pause = FIRST_PAUSE_SECONDS
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 return self._open()
             except DatabaseUnavailable as exc:
                 if exc.sqlstate is not None and not exc.sqlstate.startswith(TEMPORARY):
                     raise
+                pause = backoff.next()
                 if self._closed or time.monotonic() + pause > give_up:
                     raise
-            sleep(pause * random.uniform(0.8, 1.2))
-            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            sleep(pause)
 
     def _open(self) -> Own:
         try:
@@ -177,9 +183,12 @@ class Connections:
 
     def _prepared(self, connection: psycopg.Connection[Any]) -> Own:
         own = Own(connection)
-        if not self.is_pooled:
-            for setting in self.settings:
+        try:
+            for setting in () if self.is_pooled else self.settings:
                 connection.execute(setting)
+        except BaseException:
+            connection.close()
+            raise
         return own
 
     def _take_back(self, own: Own) -> None:
@@ -188,6 +197,8 @@ class Connections:
         else:
             own.used_at = time.monotonic()
             self._idle.append(own)
+            if self._closed:
+                self.forget_idle()
 
 
 def connect(conninfo: str, prepare_threshold: int | None) -> psycopg.Connection[Any]:

@@ -11,7 +11,6 @@ import math
 import os
 import random
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Iterator
@@ -22,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import psycopg
 
 from penstock import calls
-from penstock.concurrency import Flag, to_the_end
-from penstock.errors import DatabaseUnavailable, PenstockError
+from penstock.concurrency import Flag, now, to_the_end
+from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Consumer"]
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 logger = logging.getLogger("penstock")
 
@@ -48,6 +47,7 @@ KEEP_BELOW = 2 / 3
 CLAIM_PATIENCE_SECONDS = 2.0
 # How long to wait for a message that somebody has locked.
 LOCK_SECONDS = 0.1
+LOCKED = "55P03"
 # After a failure to extend.
 RETRY_SECONDS = 0.5
 
@@ -64,7 +64,7 @@ class ConsumeOptions:
     codec: Codec[Any] | None
 
 
-class Consumer(Generic[T]):
+class Consumer(Generic[T_co]):
     """Iterates over the messages of a queue.
 
     Messages that were claimed ahead and not handed out are released at the end of the iteration.
@@ -75,9 +75,9 @@ class Consumer(Generic[T]):
         self._host = host
         self._options = options
         self._wait = None if options.wait is None else interval("wait", options.wait)
-        self._unread: deque[Message[T]] = deque()
+        self._unread: deque[Message[T_co]] = deque()
         # Whose leases are kept: what was not handed out yet, and with auto_extend what is in its block.
-        self._kept: dict[Message[T], None] = {}
+        self._kept: dict[Message[T_co], None] = {}
         self._flag = Flag()
         self._channel: str | None = None
         self._stopped = False
@@ -95,7 +95,7 @@ class Consumer(Generic[T]):
         self.stop()
         self._leave()
 
-    def __enter__(self) -> Consumer[T]:
+    def __enter__(self) -> Consumer[T_co]:
         return self
 
     def __exit__(
@@ -103,7 +103,7 @@ class Consumer(Generic[T]):
     ) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Message[T]]:
+    def __iter__(self) -> Iterator[Message[T_co]]:
         self._host.enter(self)
         try:
             while (message := self._next()) is not None:
@@ -116,8 +116,8 @@ class Consumer(Generic[T]):
             return  # the copy of a forked child; the messages are its parent's
         # Not while a claim is under way: what it brings is to be released, too.
         with self._lock:
-            unread = [message for message in self._unread if not message.is_lost]
-            self._unread.clear()
+            taken = list(iter(self._take, None))
+            unread = [message for message in taken if not message.is_lost]
             for message in unread:
                 self._kept.pop(message, None)
             for token, messages in _by_token(unread).items():
@@ -129,9 +129,9 @@ class Consumer(Generic[T]):
             self._host.leave(self, self._channel, self._flag)
             self._channel = None
 
-    def _next(self) -> Message[T] | None:
+    def _next(self) -> Message[T_co] | None:
         """The next message; None after waiting for so long, or when stopped."""
-        deadline = math.inf if self._wait is None else time.monotonic() + self._wait
+        deadline = math.inf if self._wait is None else now() + self._wait
         pause, told = FIRST_POLL_SECONDS, False
         while not self._stopped:
             if (message := self._next_unread()) is not None:
@@ -141,8 +141,8 @@ class Consumer(Generic[T]):
                 with self._lock:
                     if not self._stopped:
                         to_the_end(self._claim, CLAIM_PATIENCE_SECONDS)
-            except DatabaseUnavailable as exc:
-                if time.monotonic() >= deadline:
+            except (ConnectionLost, DatabaseUnavailable) as exc:
+                if now() >= deadline:
                     raise
                 if not told:
                     logger.warning("waiting for the database, to consume from %r: %s", self.queue_name, exc)
@@ -153,9 +153,11 @@ class Consumer(Generic[T]):
                 told = False
             if self._unread:
                 continue
-            if (remaining := deadline - time.monotonic()) <= 0:
+            if (remaining := deadline - now()) <= 0:
                 return None
             self._listen()
+            if self._stopped:
+                break
             # Not all at once, where many consumers found nothing.
             self._flag.wait(min(pause * random.uniform(0.8, 1.2), remaining))
             longest = LONGEST_POLL_LISTENING_SECONDS if self._hears() else LONGEST_POLL_SECONDS
@@ -170,9 +172,15 @@ class Consumer(Generic[T]):
         if self._channel is None and not self._stopped:
             self._channel = self._host.listen(self.queue_name, self._flag)
 
-    def _next_unread(self) -> Message[T] | None:
-        while self._unread:
-            message = self._unread.popleft()
+    def _take(self) -> Message[T_co] | None:
+        # By one thread or the other: the one that consumes, or one that closes.
+        try:
+            return self._unread.popleft()
+        except IndexError:
+            return None
+
+    def _next_unread(self) -> Message[T_co] | None:
+        while (message := self._take()) is not None:
             self._kept.pop(message, None)
             if not message.is_lost:
                 return message
@@ -187,56 +195,59 @@ class Consumer(Generic[T]):
         )
         timed = self._host.attempt(claim)
         for claimed in timed.result:
-            message: Message[T] = self._host.api._message_of(claimed, options.codec, timed.sent_at)
+            message: Message[T_co] = self._host.api._message_of(claimed, options.codec, timed.sent_at)
             message._lease.reraise = options.reraise
             message._lease.in_block = self._in_block if options.auto_extend else None
             self._kept[message] = None
             self._unread.append(message)
         # One alone is handed out at once.
         if len(timed.result) > 1:
-            self._host.keep(self)
+            shortest = min(claimed.lease_seconds for claimed in timed.result)
+            self._host.keep(self, (1 - KEEP_BELOW) * shortest)
 
     # Leases are kept until the message is handed out; with auto_extend also while its block runs.
 
-    def _in_block(self, message: Message[T], begins: bool) -> None:
+    def _in_block(self, message: Message[T_co], begins: bool) -> None:
         if begins:
             self._kept[message] = None
-            self._host.keep(self)
+            self._host.keep(self, message._lease.deadline - KEEP_BELOW * message._lease.seconds - now())
         else:
             self._kept.pop(message, None)
 
-    def keep_in(self) -> float:
+    def _keep_in(self) -> float:
         """In how many seconds a lease has to be extended."""
-        now = time.monotonic()
+        at = now()
         leases = [message._lease for message in tuple(self._kept) if not message._lease.is_settled]
         due = min((lease.deadline - KEEP_BELOW * lease.seconds for lease in leases), default=math.inf)
-        return max(due, self._keep_not_before) - now
+        return max(due, self._keep_not_before) - at
 
-    def extend_leases(self) -> None:
+    def _extend_leases(self) -> None:
         """Extend what is due, and give up what could not be."""
-        now = time.monotonic()
+        at = now()
         due = [
             message
             for message in tuple(self._kept)
             # What is settled in a transaction that is still open is locked, and needs no lease any more.
-            if message._lease.deadline - now <= KEEP_BELOW * message._lease.seconds
+            if message._lease.deadline - at <= KEEP_BELOW * message._lease.seconds
             and not message._lease.is_settled
         ]
         for token, messages in _by_token(due).items():
             try:
                 self._extend(token, messages)
-            except psycopg.errors.LockNotAvailable:
+            except DatabaseUnavailable as exc:
+                if exc.sqlstate != LOCKED or len(messages) == 1:
+                    raise
                 # Somebody is settling one of them, and takes long: that should not cost the others.
                 for message in messages:
-                    with contextlib.suppress(psycopg.errors.LockNotAvailable):
+                    with contextlib.suppress(DatabaseUnavailable):
                         self._extend(token, [message])
-                self.put_off()
+                self._put_off()
 
-    def _extend(self, token: str, due: list[Message[T]]) -> None:
-        now = time.monotonic()
-        missing = max(message._lease.seconds - (message._lease.deadline - now) for message in due)
+    def _extend(self, token: str, due: list[Message[T_co]]) -> None:
+        at = now()
+        missing = max(message._lease.seconds - (message._lease.deadline - at) for message in due)
         ids, extension = [message.id for message in due], max(1, math.ceil(missing))
-        keep = calls.keep_leases(self.queue_name, ids, token, extension, LOCK_SECONDS)
+        keep = calls.batch_extend_message_vt(self.queue_name, ids, token, extension, LOCK_SECONDS)
         timed = self._host.attempt(keep, beyond=True)
         held = {extended.message_id: extended for extended in timed.result}
         for message in due:
@@ -245,11 +256,11 @@ class Consumer(Generic[T]):
             else:
                 self._lose(message)
 
-    def put_off(self) -> None:
+    def _put_off(self) -> None:
         """Extending failed: again soon. A block whose lease ends meanwhile is cancelled by its own watch."""
-        self._keep_not_before = time.monotonic() + RETRY_SECONDS
+        self._keep_not_before = now() + RETRY_SECONDS
 
-    def _lose(self, message: Message[T]) -> None:
+    def _lose(self, message: Message[T_co]) -> None:
         # What was settled meanwhile is not held any more, but not lost either.
         if message in self._kept:
             self._kept.pop(message, None)
@@ -258,8 +269,8 @@ class Consumer(Generic[T]):
                 logger.warning("%r: its lease could not be kept", message)
 
 
-def _by_token(messages: list[Message[T]]) -> dict[str, list[Message[T]]]:
-    groups: dict[str, list[Message[T]]] = {}
+def _by_token(messages: list[Message[T_co]]) -> dict[str, list[Message[T_co]]]:
+    groups: dict[str, list[Message[T_co]]] = {}
     for message in messages:
         groups.setdefault(message.token, []).append(message)
     return groups

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, overload
 
 from penstock import calls, rows
-from penstock.errors import InvalidArgument, LeaseLost
+from penstock.errors import InvalidArgument, LeaseLost, NotReplicated
 from penstock.models import (
     Receipt,
 )
@@ -49,7 +49,7 @@ class Consuming(Carrier):
         batch_size: int = 10,
         visibility_timeout: Duration | None = None,
         token: str | None = None,
-        model: None = None,
+        model: Any = None,
     ) -> list[Message[Any]]: ...
 
     def consume_batch(
@@ -84,7 +84,7 @@ class Consuming(Carrier):
         *,
         visibility_timeout: Duration | None = None,
         token: str | None = None,
-        model: None = None,
+        model: Any = None,
     ) -> Message[Any] | None: ...
 
     def consume_one(
@@ -149,6 +149,9 @@ class Consuming(Carrier):
             lease.is_settling = True
         try:
             held = self._run(call)
+        except NotReplicated:
+            self._mark(message, settled=True)
+            raise
         finally:
             if lease is not None:
                 lease.is_settling = False
@@ -157,11 +160,15 @@ class Consuming(Carrier):
             raise LeaseLost(f"{call.function}: the lease on {message!r} is over, or it is settled already")
         self._mark(message, settled=True)
 
+    def _lose(self, message: Settleable) -> None:
+        if isinstance(message, Message):
+            message._lease.lose()
+
     def _mark(self, message: Settleable, *, settled: bool) -> None:
         if isinstance(message, Message):
             message._lease.is_settled = settled
             message._lease.is_lost = not settled
-            message._lease.settled_by = self if settled and self.in_transaction() else None
+            message._lease.settled_by = self if settled and self._in_transaction() else None
 
     # Leases
 
@@ -170,7 +177,7 @@ class Consuming(Carrier):
         timed = self._run_timed(calls.extend_message_vt(_receipt(message), extension))
         found = timed.result
         if not found:
-            self._mark(message, settled=False)
+            self._lose(message)
             raise LeaseLost(f"extend: the lease on {message!r} is over, or it is settled already")
         if isinstance(message, Message):
             message._lease.extended(found[0], timed.sent_at)
@@ -190,7 +197,7 @@ class Consuming(Carrier):
                 for one in some:
                     extended = held.get(one.receipt.message_id)
                     if extended is None:
-                        self._mark(one.message, settled=False)
+                        self._lose(one.message)
                         lost.append(one.receipt)
                     elif isinstance(one.message, Message):
                         one.message._lease.extended(extended, timed.sent_at)

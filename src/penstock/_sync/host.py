@@ -14,7 +14,7 @@ import psycopg
 
 from penstock import calls
 from penstock.concurrency import Flag
-from penstock.errors import DatabaseUnavailable
+from penstock.errors import ClientClosed, ConnectionLost, DatabaseUnavailable
 from penstock.statements import Call
 
 from .api import Api
@@ -67,7 +67,7 @@ class Host:
     def enter(self, consumer: Consumer[Any]) -> None:
         """A consumer begins."""
         if self._closed:
-            raise DatabaseUnavailable("this client is closed")
+            raise ClientClosed
         if self._pid != os.getpid():
             self._start()  # a child process has none of its parent's threads
         with self._lock:
@@ -79,23 +79,25 @@ class Host:
         """A consumer ends."""
         with self._lock:
             self._consumers.discard(consumer)
+            if not self._consumers:
+                self._maintainer.stop()
+                self._channels.clear()
         self._keeper.forget(consumer)
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
 
-    def keep(self, consumer: Consumer[Any]) -> None:
-        """A consumer has leases to be kept."""
-        with self._lock:
-            self._keeper.keep(consumer)
+    def keep(self, consumer: Consumer[Any], within: float) -> None:
+        """A consumer has leases to be kept, the first of them within so many seconds."""
+        self._keeper.keep(consumer, within)
 
     def listen(self, queue_name: str, flag: Flag) -> str | None:
         """Set the flag when there is something in the queue; the channel, if that is known already."""
         if queue_name not in self._channels:
             try:
                 timed = self.attempt(calls.channel(queue_name))
-                self._channels[queue_name] = timed.result
-            except DatabaseUnavailable:
+            except (ConnectionLost, DatabaseUnavailable):
                 return None
+            self._channels[queue_name] = timed.result
         channel = self._channels[queue_name]
         self._listener.subscribe(channel, flag)
         return channel

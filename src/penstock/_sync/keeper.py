@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import psycopg
 
-from penstock.concurrency import Background, Flag
+from penstock.concurrency import Background, Flag, now
 from penstock.errors import PenstockError
 
 __all__ = ["Keeper", "Maintainer"]
@@ -29,31 +31,36 @@ CLOSE_SECONDS = 5.0
 class Kept(Protocol):
     """A consumer whose leases are kept."""
 
-    def keep_in(self) -> float: ...
+    def _keep_in(self) -> float: ...
 
-    def extend_leases(self) -> None: ...
+    def _extend_leases(self) -> None: ...
 
-    def put_off(self) -> None: ...
+    def _put_off(self) -> None: ...
 
 
 class Keeper:
-    """Extends the leases of consumers that ask for it."""
+    """Extends the leases of consumers that have some."""
 
     def __init__(self) -> None:
         self._consumers: set[Kept] = set()
+        self._lock = threading.Lock()
         self._flag = Flag()
         self._background: Background | None = None
+        self._wakes_at = 0.0
         self._stopped = False
 
-    def keep(self, consumer: Kept) -> None:
-        """Look after the leases of a consumer, or look again: it has new ones."""
-        self._consumers.add(consumer)
-        if self._background is None or not self._background.is_alive():
-            self._background = Background(self._run, "penstock keeper")
-        self._flag.set()
+    def keep(self, consumer: Kept, within: float) -> None:
+        """Look after the leases of a consumer that has new ones, the first of them within so many seconds."""
+        with self._lock:
+            self._consumers.add(consumer)
+            if self._background is None or not self._background.is_alive():
+                self._background = Background(self._run, "penstock keeper")
+        if now() + within < self._wakes_at:
+            self._flag.set()
 
     def forget(self, consumer: Kept) -> None:
-        self._consumers.discard(consumer)
+        with self._lock:
+            self._consumers.discard(consumer)
 
     def close(self) -> None:
         self._stopped = True
@@ -63,23 +70,33 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stopped:
-            pause = min((one.keep_in() for one in tuple(self._consumers)), default=LONGEST_PAUSE_SECONDS)
-            self._flag.wait(min(max(pause, SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS))
+            # First said, then looked: a lease that comes in between is seen here, or sets the flag.
             self._flag.clear()
+            self._wakes_at = math.inf
+            pause = min(max(self._due_in(), SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+            self._wakes_at = now() + pause
+            self._flag.wait(pause)
             for consumer in tuple(self._consumers):
-                if not self._stopped and consumer.keep_in() <= 0:
+                if not self._stopped and consumer._keep_in() <= 0:
                     self._extend_leases(consumer)
+
+    def _due_in(self) -> float:
+        """In how many seconds the next lease is due. Who has none is forgotten until it has."""
+        with self._lock:
+            due = {consumer: consumer._keep_in() for consumer in self._consumers}
+            self._consumers = {consumer for consumer in due if due[consumer] < math.inf}
+        return min(due.values(), default=math.inf)
 
     def _extend_leases(self, consumer: Kept) -> None:
         try:
-            consumer.extend_leases()
+            consumer._extend_leases()
         except (PenstockError, psycopg.Error) as exc:
             logger.debug("leases were not extended: %s", exc)
-            consumer.put_off()
+            consumer._put_off()
         except Exception:
             # Whatever is wrong with one of them, the others need their leases.
             logger.exception("leases were not extended")
-            consumer.put_off()
+            consumer._put_off()
 
 
 class Maintainer:
@@ -87,22 +104,38 @@ class Maintainer:
 
     def __init__(self, maintain: Callable[[], Any]) -> None:
         self._maintain = maintain
+        self._lock = threading.Lock()
         self._flag = Flag()
+        self._is_wanted = False
         self._background: Background | None = None
 
     def start(self) -> None:
-        if self._background is None or not self._background.is_alive():
-            self._flag.clear()
-            self._background = Background(self._run, "penstock maintainer")
+        with self._lock:
+            self._is_wanted = True
+            if self._background is None or not self._background.is_alive():
+                self._flag.clear()
+                self._background = Background(self._run, "penstock maintainer")
+
+    def stop(self) -> None:
+        with self._lock:
+            self._is_wanted = False
+            self._flag.set()
 
     def close(self) -> None:
-        self._flag.set()
-        if self._background is not None:
-            self._background.end(CLOSE_SECONDS)
+        background = self._background
+        self.stop()
+        if background is not None:
+            background.end(CLOSE_SECONDS)
 
     def _run(self) -> None:
         pause = MAINTAIN_SECONDS
-        while not self._flag.wait(pause * random.uniform(0.8, 1.2)):
+        while True:
+            self._flag.wait(pause * random.uniform(0.8, 1.2))
+            with self._lock:
+                self._flag.clear()
+                if not self._is_wanted:
+                    self._background = None
+                    return
             pause = MAINTAIN_SECONDS
             try:
                 self._maintain()

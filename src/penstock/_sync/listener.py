@@ -10,7 +10,6 @@ again; whoever waits is woken then, since nobody knows what was missed. Consumer
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -20,8 +19,7 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from penstock.concurrency import Background, Flag, Waker
-from penstock.errors import DatabaseUnavailable
-from penstock.values import quote_identifier
+from penstock.values import Backoff, quote_identifier
 
 __all__ = ["Listener"]
 
@@ -51,7 +49,7 @@ class Listener:
         self._background: Background | None = None
         self._stopped = False
         self._troubled = False
-        self._pause = FIRST_PAUSE_SECONDS
+        self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
 
@@ -83,7 +81,6 @@ class Listener:
                 self._waker.close()
 
     def _run(self) -> None:
-        self._pause = FIRST_PAUSE_SECONDS
         while not self._stopped:
             connection = None
             try:
@@ -91,7 +88,8 @@ class Listener:
                 if connection is None:
                     return  # behind a pooler: there is only polling
                 self._serve(connection)
-            except (psycopg.Error, DatabaseUnavailable, OSError) as exc:
+            except Exception as exc:
+                # Whatever it is: consumers poll, and listening is to come back.
                 if not self._troubled and not self._stopped:
                     logger.warning("not listening for messages, polling meanwhile: %s", exc)
                 self._troubled = True
@@ -100,41 +98,46 @@ class Listener:
                 if connection is not None:
                     connection.close()
             if not self._stopped:
-                self._waker.wait(None, self._pause * random.uniform(0.5, 1.0))
-                self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+                self._waker.wait(None, self._backoff.next())
 
     def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()
         while not self._stopped:
-            self._adjust(connection)
-            self._dispatch(connection)  # what came along with the answers
+            if self._adjust(connection):
+                self._dispatch(connection)  # what came along with the answers
+                continue  # so did a wake-up, perhaps: look again before waiting
             patience = heard + self.probe_seconds - time.monotonic()
             if self._waker.wait(pgconn.socket, max(0.0, patience)):
                 pgconn.consume_input()
                 heard = time.monotonic()
+                self._dispatch(connection)
             elif time.monotonic() >= heard + self.probe_seconds:
                 self._command(connection, "select 1")
+                self._dispatch(connection)
                 heard = time.monotonic()
 
-    def _adjust(self, connection: Connection) -> None:
-        """Listen to what is waited for, and to nothing else."""
+    def _adjust(self, connection: Connection) -> bool:
+        """Listen to what is waited for, and to nothing else; whether there was anything to change."""
         with self._lock:
             wanted = frozenset(self._waiting)
         for channel in wanted - self._listening:
             self._command(connection, f"listen {quote_identifier(channel)}")
         for channel in self._listening - wanted:
             self._command(connection, f"unlisten {quote_identifier(channel)}")
-        begun, self._listening = wanted - self._listening, wanted
+        changed, begun = wanted != self._listening, wanted - self._listening
+        self._listening = wanted
         for channel in begun:
             self._wake(channel)
         if begun and self._troubled:
             logger.info("listening for messages again")
         if begun:
-            self._troubled, self._pause = False, FIRST_PAUSE_SECONDS
+            self._troubled = False
+            self._backoff.reset()
+        return changed
 
     def _command(self, connection: Connection, text: str) -> None:
         """Run a statement, and give the connection up if there is no answer in time."""
-        pgconn, deadline, woken = connection.pgconn, time.monotonic() + self.answer_seconds, False
+        pgconn, deadline = connection.pgconn, time.monotonic() + self.answer_seconds
         pgconn.send_query(text.encode())
         pgconn.flush()
         while True:
@@ -144,15 +147,11 @@ class Listener:
                     raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} seconds")
                 if self._waker.wait(pgconn.socket, patience):
                     pgconn.consume_input()
-                else:
-                    woken = True
             result = pgconn.get_result()
             if result is None:
-                break
+                return
             if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
                 raise psycopg.OperationalError(result.get_error_message())
-        if woken:
-            self._waker.wake()  # that was not for this wait
 
     def _dispatch(self, connection: Connection) -> None:
         while (notification := connection.pgconn.notifies()) is not None:

@@ -72,18 +72,20 @@ async def test_it_ends_after_so_long_without_a_message(client: AsyncClient) -> N
     assert 0.5 <= time.monotonic() - begun < 3
 
 
-async def test_its_token_holds_all(client: AsyncClient, engine18: Engine) -> None:
+async def test_each_claim_has_a_token_of_its_own(client: AsyncClient, engine18: Engine) -> None:
     engine18.queue("q")
-    await client.send_many("q", range(3))
-    consumer = client.consume("q", wait=0, visibility_timeout=77)
-    async with consumer:
-        async for message in consumer:
-            row = engine18.message("q", message.id)
-            assert message.token == consumer.token == row.consumer_token
-            assert row.vt - row.claimed_at == timedelta(seconds=77)
-            assert await client.pulse(consumer.token, 99) == 3
-            break
-    assert client.consume("q").token != client.consume("q").token
+    ids = await client.send_many("q", range(6))
+    tokens = []
+    async for message in client.consume("q", batch_size=3, wait=0, visibility_timeout=77):
+        row = engine18.message("q", message.id)
+        assert message.token == row.consumer_token
+        assert row.vt - row.claimed_at == timedelta(seconds=77)
+        if message.id in (ids[0], ids[3]):
+            assert await client.pulse(message.token, 77) == 3
+        tokens.append(message.token)
+        await message.ack()
+    assert tokens == [tokens[0]] * 3 + [tokens[3]] * 3
+    assert tokens[0] != tokens[3]
 
 
 async def test_it_can_be_iterated_again(client: AsyncClient) -> None:
@@ -438,17 +440,36 @@ async def test_what_others_took_is_not_given_back(client: AsyncClient, engine18:
     assert await client.send("q", 1) > 0
 
 
-async def test_prefetched_ones_whose_lease_is_over_are_not_handed_out(
-    client: AsyncClient, engine18: Engine
+async def test_those_that_wait_for_their_turn_are_kept(client: AsyncClient, engine18: Engine) -> None:
+    """The one in hand is not: it has no block that asks for it."""
+    engine18.queue("q", max_delivery_attempts=1)
+    await client.send_many("q", range(3))
+    handed = []
+    async for message in client.consume("q", visibility_timeout=1, wait=0):
+        handed.append((message.payload, message.attempt))
+        if message.payload == 0:
+            over = message.leased_until + timedelta(seconds=0.5)
+            await async_until(lambda over=over: engine18.now() > over)  # type: ignore[misc]
+            assert engine18.nothing_to_take("q")
+            assert message.is_lost
+        else:
+            await message.ack()
+    assert handed == [(0, 1), (1, 1), (2, 1)]
+
+
+async def test_those_whose_lease_is_lost_are_not_handed_out(
+    client: AsyncClient, engine18: Engine, clock18: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine18.queue("q")
     await client.send_many("q", range(3))
     handed = []
     async for message in client.consume("q", visibility_timeout=1, wait=0):
-        handed.append((message.payload, message.attempt))
-        if message.payload == 0 and message.attempt == 1:
-            await message.ack()
-            # Long enough for this machine's clock and the server's.
-            over = message.leased_until + timedelta(seconds=0.05)
-            await async_until(lambda over=over: engine18.now() > over)  # type: ignore[misc]
-    assert handed == [(0, 1), (1, 2), (2, 2)]
+        handed.append(message.payload)
+        await message.ack()
+        if message.payload == 0:
+            clock18.advance(2)
+            assert len(engine18.take_many("q", 10)) == 2
+            await async_until(lambda: len(caplog.records) == 2)
+    assert handed == [0]
+    assert all("could not be kept" in record.getMessage() for record in caplog.records)
+    assert set(engine18.states("q").values()) == {"done", "active"}

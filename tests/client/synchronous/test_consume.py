@@ -75,18 +75,20 @@ def test_it_ends_after_so_long_without_a_message(client: Client) -> None:
     assert 0.5 <= time.monotonic() - begun < 3
 
 
-def test_its_token_holds_all(client: Client, engine18: Engine) -> None:
+def test_each_claim_has_a_token_of_its_own(client: Client, engine18: Engine) -> None:
     engine18.queue("q")
-    client.send_many("q", range(3))
-    consumer = client.consume("q", wait=0, visibility_timeout=77)
-    with consumer:
-        for message in consumer:
-            row = engine18.message("q", message.id)
-            assert message.token == consumer.token == row.consumer_token
-            assert row.vt - row.claimed_at == timedelta(seconds=77)
-            assert client.pulse(consumer.token, 99) == 3
-            break
-    assert client.consume("q").token != client.consume("q").token
+    ids = client.send_many("q", range(6))
+    tokens = []
+    for message in client.consume("q", batch_size=3, wait=0, visibility_timeout=77):
+        row = engine18.message("q", message.id)
+        assert message.token == row.consumer_token
+        assert row.vt - row.claimed_at == timedelta(seconds=77)
+        if message.id in (ids[0], ids[3]):
+            assert client.pulse(message.token, 77) == 3
+        tokens.append(message.token)
+        message.ack()
+    assert tokens == [tokens[0]] * 3 + [tokens[3]] * 3
+    assert tokens[0] != tokens[3]
 
 
 def test_it_can_be_iterated_again(client: Client) -> None:
@@ -437,15 +439,36 @@ def test_what_others_took_is_not_given_back(client: Client, engine18: Engine) ->
     assert client.send("q", 1) > 0
 
 
-def test_prefetched_ones_whose_lease_is_over_are_not_handed_out(client: Client, engine18: Engine) -> None:
-    engine18.queue("q")
+def test_those_that_wait_for_their_turn_are_kept(client: Client, engine18: Engine) -> None:
+    """The one in hand is not: it has no block that asks for it."""
+    engine18.queue("q", max_delivery_attempts=1)
     client.send_many("q", range(3))
     handed = []
     for message in client.consume("q", visibility_timeout=1, wait=0):
         handed.append((message.payload, message.attempt))
-        if message.payload == 0 and message.attempt == 1:
-            message.ack()
-            # Long enough for this machine's clock and the server's.
-            over = message.leased_until + timedelta(seconds=0.05)
+        if message.payload == 0:
+            over = message.leased_until + timedelta(seconds=0.5)
             until(lambda over=over: engine18.now() > over)  # type: ignore[misc]
-    assert handed == [(0, 1), (1, 2), (2, 2)]
+            assert engine18.nothing_to_take("q")
+            assert message.is_lost
+        else:
+            message.ack()
+    assert handed == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_those_whose_lease_is_lost_are_not_handed_out(
+    client: Client, engine18: Engine, clock18: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine18.queue("q")
+    client.send_many("q", range(3))
+    handed = []
+    for message in client.consume("q", visibility_timeout=1, wait=0):
+        handed.append(message.payload)
+        message.ack()
+        if message.payload == 0:
+            clock18.advance(2)
+            assert len(engine18.take_many("q", 10)) == 2
+            until(lambda: len(caplog.records) == 2)
+    assert handed == [0]
+    assert all("could not be kept" in record.getMessage() for record in caplog.records)
+    assert set(engine18.states("q").values()) == {"done", "active"}
