@@ -205,4 +205,3 @@ async def test_in_transaction(stage: Stage) -> None:
     assert stage.tx.in_transaction()
     await stage.caller.rollback()
     assert not stage.tx.in_transaction()
-    assert not stage.client.in_transaction()

@@ -296,7 +296,9 @@ class AsyncClient(AsyncApi):
         if exc.sqlstate == READ_ONLY:
             own.is_unfit = True
         if exc.sqlstate is not None and exc.sqlstate.startswith(NOT_NOW):
-            failure = DatabaseUnavailable(f"the server cannot do it now: {exc}", hint=exc.diag.message_hint)
+            what = "takes no changes" if exc.sqlstate == READ_ONLY else "cannot do it"
+            reason = exc.diag.message_primary or str(exc)
+            failure = DatabaseUnavailable(f"the server {what} now: {reason}", hint=exc.diag.message_hint)
             failure.sqlstate = exc.sqlstate
             return failure
         return from_database(exc) or exc

@@ -30,6 +30,10 @@ class AsyncTransaction(AsyncApi, Generic[C]):
         # The connection belongs to somebody else by now.
         self._is_over = False
 
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open on the connection."""
+        return self._in_transaction()
+
     def _in_transaction(self) -> bool:
         return not self._is_over and self._executor.in_transaction()
 

@@ -34,7 +34,6 @@ def effects(engine18: Engine) -> Any:
 def test_commit(client: Client, engine18: Engine, effects: Any) -> None:
     engine18.topic("t", "q")
     with client.transaction() as transaction:
-        assert transaction.in_transaction()
         first = transaction.publish("t", 1)
         second = transaction.send("q", 2)
         third = transaction.send_many("q", [3, NewMessage(4, priority=0)])
@@ -183,7 +182,6 @@ def test_after_its_end_it_is_of_no_use(client: Client, engine18: Engine) -> None
     with pytest.raises(InvalidArgument, match="over"):
         transaction.consume_one("q")
     assert engine18.states("q") == before
-    assert not transaction.in_transaction()
 
 
 def test_two_at_once(client: Client, engine18: Engine, activity18: Activity) -> None:
