@@ -80,7 +80,7 @@ GROUPS = {
     "Consume": ("consume", "consume_batch", "consume_one"),
     "Settle": ("ack", "ack_many", "nack", "release", "reject"),
     "Leases": ("extend", "extend_many", "pulse"),
-    "Transactions": ("transaction", "using", "in_transaction"),
+    "Transactions": ("transaction", "using"),
     "Topics and queues": (
         "create_topic",
         "delete_topic",

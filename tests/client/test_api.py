@@ -56,26 +56,6 @@ PARAMETERS = {
 OF_A_MESSAGE = {"queue_name", "message_id", "token", "message_ids", "tokens"}
 SETTLING = {"ack", "ack_many", "nack", "release", "release_many", "reject", "extend", "extend_many"}
 
-NAMES = """
-    HIGH LOW NORMAL URGENT
-    AsyncClient AsyncConsumer AsyncMessage AsyncTransaction Client Consumer Message Transaction
-    Codec ConnectionLost DatabaseUnavailable DeadLetter DeliveryUnknown ErrorEntry InvalidArgument LeaseLost
-    ListedMessage MaintenanceResult MessageDetails NewMessage NotFound NotReplicated PayloadInvalid
-    PayloadTooLarge PenstockError QueueDiffers QueueNotFound QueueSettings QueueStatistics Receipt SchemaError
-    SchemaMissing SchemaOutdated SchemaTooNew SchemaVersion Topic TopicNotFound UnsupportedConnection
-    WrongIsolation __version__ connect connect_async
-"""
-
-
-def test_public_names() -> None:
-    assert set(penstock.__all__) == set(NAMES.split())
-    assert sorted(set(penstock.__all__)) == sorted(penstock.__all__)
-    for name in penstock.__all__:
-        assert getattr(penstock, name) is not None
-    assert set(penstock.__all__) <= set(dir(penstock))
-    with pytest.raises(AttributeError, match="no_such_name"):
-        _ = penstock.no_such_name
-
 
 def test_errors_are_all_public() -> None:
     tree = {name for name in errors.__all__ if inspect.isclass(getattr(errors, name))}
