@@ -200,8 +200,9 @@ def check_version(found: SchemaVersion | None, database: str, source: Source | N
         f"(migration {found.migration}), this package of {source.package_version} (migration {source.number})"
     )
     if source.is_older_than(found):
-        # The calls of one series of releases go together: with a newer patch an older client goes on.
-        if _release(found.package_version)[:2] == _release(source.package_version)[:2]:
+        # Of one series of releases, and with the same tables: older clients go on while others are upgraded.
+        same_series = _release(found.package_version)[:2] == _release(source.package_version)[:2]
+        if same_series and found.migration == source.number:
             return found
         raise SchemaTooNew(what, hint=UPGRADE)
     raise SchemaOutdated(what, hint=MIGRATE)

@@ -171,6 +171,16 @@ def test_a_newer_schema_is_refused(cluster: Cluster, open_connection: Open, newe
     assert describe(connection) == before
 
 
+def test_an_older_client_goes_on_after_a_patch(cluster: Cluster, open_connection: Open) -> None:
+    """Else no order of a rolling deployment would work."""
+    connection = open_connection(cluster.make_database())
+    series = ".".join(__version__.split(".")[:2])
+    schema.install(connection, _changed(version=f"{series}.999", roles="-- another"))
+    assert schema.check(connection).package_version == f"{series}.999"
+    with pytest.raises(SchemaTooNew):
+        schema.install(connection)
+
+
 def test_a_newer_package_with_the_same_sql_is_no_hindrance(cluster: Cluster, open_connection: Open) -> None:
     connection = open_connection(cluster.make_database())
     schema.install(connection)

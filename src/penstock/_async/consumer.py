@@ -114,9 +114,9 @@ class AsyncConsumer(Generic[T_co]):
         # Not while a claim is under way: what it brings is to be released, too.
         async with self._lock:
             taken = list(iter(self._take, None))
-            unread = [message for message in taken if not message.is_lost]
-            for message in unread:
+            for message in taken:
                 self._kept.pop(message, None)
+            unread = [message for message in taken if not message.is_lost]
             for token, messages in _by_token(unread).items():
                 ids = [message.id for message in messages]
                 try:

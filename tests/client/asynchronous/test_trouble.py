@@ -1,0 +1,155 @@
+"""What goes wrong beside a consumer, and should not cost it: other queues, upgrades, a busy server."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from penstock import AsyncClient, DatabaseUnavailable, QueueNotFound
+from penstock.concurrency import async_sleep
+from penstock.embedded import Server
+from tests.client.both import AsyncRunning, async_until
+from tests.conftest import Servers
+
+
+@pytest.fixture
+def fresh18(servers: Servers, server18: Server) -> Iterator[str]:
+    """A database of its own, for tests that change settings or functions of it."""
+    with servers.database(server18) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def admin(fresh18: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(fresh18, autocommit=True) as connection:
+        yield connection
+
+
+async def test_what_waits_for_its_turn_is_kept(client: AsyncClient) -> None:
+    """With the default settings: a slow handler should not cost the rest of the batch its attempts."""
+    await client.create_queue("q", visibility_timeout=1, max_delivery_attempts=1)
+    await client.send_many("q", range(4))
+    handled = []
+    async for message in client.consume("q", batch_size=4, wait=0):
+        async with message:
+            await async_sleep(0.6)
+            handled.append((message.payload, message.attempt))
+    assert handled == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert await client.list_dlq_messages("q") == []
+
+
+async def test_a_queue_that_is_deleted_costs_no_other_its_leases(client: AsyncClient) -> None:
+    for name in ("doomed", "other"):
+        await client.create_queue(name, visibility_timeout=1)
+        await client.send(name, 1)
+    async for other in client.consume("other", wait=0, auto_extend=True):
+        async with other:
+            async for doomed in client.consume("doomed", wait=0, auto_extend=True):
+                async with doomed:
+                    await client.delete_queue("doomed")
+                    with pytest.raises(QueueNotFound):
+                        await client.pause_queue("doomed")
+                    break
+            await async_sleep(2.5)
+            assert not other.is_lost
+    assert (await client.get_queue_statistics("other"))[0].completed_count == 1
+
+
+async def test_the_keeper_forgets_who_has_nothing_to_keep(client: AsyncClient) -> None:
+    await client.create_queue("q", visibility_timeout=1)
+    await client.send_many("q", range(5))
+    messages = []
+    for _ in range(5):
+        async for message in client.consume("q", batch_size=1, wait=0, auto_extend=True):
+            messages.append(message)
+            break
+    for message in messages:
+        async with message:
+            pass
+    keeper: Any = client._host._keeper
+    await async_until(lambda: not keeper._consumers)
+
+
+async def test_an_upgrade_under_a_running_client(fresh18: str, admin: psycopg.Connection[Any]) -> None:
+    """A function returns other columns than the statement was prepared for."""
+    async with AsyncClient(fresh18) as client:
+        for _ in range(5):
+            assert await client.schema_version()
+        admin.execute("alter function penstock.schema_version() rename to as_it_was")
+        admin.execute(
+            "create function penstock.schema_version() returns table "
+            "(package_version text, migration bigint, digest text, installed_at timestamptz) "
+            "language sql as $$ select * from penstock.as_it_was() $$"
+        )
+        assert (await client.schema_version()).migration == 1
+
+
+async def test_a_consumer_waits_for_a_server_that_is_too_busy(
+    fresh18: str, admin: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock")
+    async with AsyncClient(make_conninfo(fresh18, options="-c statement_timeout=200ms")) as client:
+        await client.create_queue("q")
+        await client.send("q", 1)
+        admin.execute("begin")
+        admin.execute("lock table penstock.ready in access exclusive mode")
+        with pytest.raises(DatabaseUnavailable, match="cannot do it now: canceling statement") as refused:
+            await client.consume_one("q")
+        assert refused.value.sqlstate == "57014"
+
+        async def consume() -> list[Any]:
+            seen = []
+            async for message in client.consume("q"):
+                async with message:
+                    seen.append(message.payload)
+                break
+            return seen
+
+        running = AsyncRunning(consume)
+        await async_until(lambda: "waiting for the database" in caplog.text)
+        admin.execute("rollback")
+        assert await running.result() == [1]
+
+
+async def test_another_encoding_of_the_session(database18: str) -> None:
+    async with AsyncClient(make_conninfo(database18, client_encoding="latin1")) as client:
+        await client.create_queue("käse")
+        await client.send("käse", {"price": "5 €"})
+        message = await client.consume_one("käse")
+        assert message is not None
+        assert message.payload == {"price": "5 €"}
+
+
+async def test_the_error_of_the_driver_is_the_cause(client: AsyncClient) -> None:
+    with pytest.raises(QueueNotFound) as missing:
+        await client.send("nowhere", 1)
+    assert isinstance(missing.value.__cause__, psycopg.Error)
+
+
+async def test_an_error_of_the_callers_own_keeps_its_cause(client: AsyncClient) -> None:
+    await client.create_queue("q")
+
+    def payloads() -> Iterator[int]:
+        yield from range(2500)
+        raise RuntimeError("no more") from KeyError("x")
+
+    with pytest.raises(RuntimeError) as broken:
+        await client.send_many("q", payloads())
+    assert isinstance(broken.value.__cause__, KeyError)
+    assert (await client.get_queue_statistics("q"))[0].pending_count == 0
+
+
+async def test_a_default_isolation_that_is_stricter(fresh18: str, admin: psycopg.Connection[Any]) -> None:
+    admin.execute(f"alter database {admin.info.dbname} set default_transaction_isolation = 'repeatable read'")
+    async with AsyncClient(fresh18) as client:
+        await client.create_queue("q")
+        await client.send("q", 1)
+        assert await client.consume_one("q") is not None
+        async with client.transaction() as transaction:
+            cursor = await transaction.connection.execute("show transaction_isolation")
+            assert await cursor.fetchone() == ("read committed",)
