@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ import psycopg
 
 from penstock.concurrency import Background, Flag, now
 from penstock.errors import PenstockError
+from penstock.values import Backoff
 
 __all__ = ["Keeper", "Maintainer"]
 
@@ -24,6 +24,7 @@ logger = logging.getLogger("penstock")
 SHORTEST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 10.0
 MAINTAIN_SECONDS = 1.0
+LONGEST_MAINTAIN_SECONDS = 4.0
 # Who closes waits so long for a call that is under way.
 CLOSE_SECONDS = 5.0
 
@@ -100,7 +101,7 @@ class Keeper:
 
 
 class Maintainer:
-    """Calls maintain() about once a second while anybody consumes; many may, one of them does the work."""
+    """Calls maintain() every second or few while anybody consumes; many may, one of them does the work."""
 
     def __init__(self, maintain: Callable[[], Any]) -> None:
         self._maintain = maintain
@@ -128,17 +129,18 @@ class Maintainer:
             background.end(CLOSE_SECONDS)
 
     def _run(self) -> None:
-        pause = MAINTAIN_SECONDS
+        # More seldom where there is nothing to do, or somebody else does it: many clients should cost little.
+        backoff = Backoff(MAINTAIN_SECONDS, LONGEST_MAINTAIN_SECONDS)
         while True:
-            self._flag.wait(pause * random.uniform(0.8, 1.2))
+            self._flag.wait(backoff.next())
             with self._lock:
                 self._flag.clear()
                 if not self._is_wanted:
                     self._background = None
                     return
-            pause = MAINTAIN_SECONDS
             try:
-                self._maintain()
+                done = self._maintain()
+                if done.result:
+                    backoff.reset()
             except (psycopg.Error, PenstockError) as exc:
                 logger.debug("maintain() failed: %s", exc)
-                pause = 5 * MAINTAIN_SECONDS
