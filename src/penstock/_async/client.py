@@ -230,7 +230,7 @@ class AsyncClient(AsyncApi):
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
-                own.is_unfit = exc.sqlstate in STALE
+                own.is_unfit |= exc.sqlstate in STALE
                 raise
             finally:
                 transaction._is_over = True
@@ -274,8 +274,9 @@ class AsyncClient(AsyncApi):
                 found = await own.fetch(call.text, call.parameters)
             except psycopg.Error as exc:
                 # The schema was upgraded: what was prepared before does not fit. Nothing has been done.
-                own.is_unfit = exc.sqlstate in STALE
-                if again or not own.is_unfit:
+                is_stale = exc.sqlstate in STALE
+                own.is_unfit |= is_stale
+                if again or not is_stale:
                     publishes = call.function.startswith(("publish", "send"))
                     failure = self._failure(own, exc, DeliveryUnknown if publishes else ConnectionLost)
                     if failure is exc:
@@ -324,7 +325,7 @@ class AsyncClient(AsyncApi):
             try:
                 await bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                own.is_unfit = exc.sqlstate in STALE
+                own.is_unfit |= exc.sqlstate in STALE
                 failure = bulk.interrupted(
                     self._failure(own, exc, DeliveryUnknown), with_last=own.unreplicated
                 )
