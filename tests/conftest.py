@@ -6,6 +6,7 @@ database of its own.
 """
 
 import itertools
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
@@ -24,6 +25,11 @@ SETTINGS = {
     "max_connections": "200",
     "max_prepared_transactions": "20",
 }
+
+
+# Who runs the tests in the background of a script has them ignore Ctrl-C, which some of them send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Connect(Protocol):
