@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 import penstock
 from bench.queues import QUEUE
 from bench.turns import Ratio, turns
-from penstock import calls
+from penstock import calls, outgoing
 from penstock._sync.bulk import Bulk
 from penstock.payloads import encode
 from penstock.statements import Call, array
@@ -39,7 +39,7 @@ COMMIT_EVERY = 20_000
 """Messages in one transaction where not all are in one."""
 ANY_SIZE = 1 << 40
 SEND_ARRAY = "select * from penstock.send_messages(cast(%s as text), cast(cast(%s as text) as jsonb[]))"
-SMALL_BATCH = calls.Batch(["1"], [None])
+SMALL_BATCH = outgoing.Batch(["1"], [None])
 
 Payload = dict[str, Any]
 Way = Callable[[], None]
@@ -164,15 +164,15 @@ class Arena:
         bulk.run([], many, None if atomic else max(1, COMMIT_EVERY // chunk))
         assert len(bulk.committed) == self.count
 
-    def _batches(self, chunk: int) -> Iterator[calls.Batch]:
+    def _batches(self, chunk: int) -> Iterator[outgoing.Batch]:
         items = iter(self._payloads)
         while some := list(islice(items, chunk)):
-            yield from calls.batches(some, None, ANY_SIZE)
+            yield from outgoing.batches(some, None, ANY_SIZE)
 
-    def _call(self, batch: calls.Batch) -> Call[list[int]]:
-        return calls.send_messages(QUEUE, batch, calls.Options())
+    def _call(self, batch: outgoing.Batch) -> Call[list[int]]:
+        return calls.send_messages(QUEUE, batch, outgoing.Options())
 
-    def _array_call(self, batch: calls.Batch) -> Call[list[int]]:
+    def _array_call(self, batch: outgoing.Batch) -> Call[list[int]]:
         stored = array(map(str, batch.stored))
         return replace(self._call(SMALL_BATCH), text=SEND_ARRAY, parameters=(QUEUE, stored))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,17 +14,17 @@ from .models import (
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
-    NewMessage,
     QueueSettings,
     QueueStatistics,
     Receipt,
     State,
     Topic,
 )
-from .payloads import Codec, Stored, encode, encode_json
+from .outgoing import Batch, Options
+from .payloads import Stored, encode_json
 from .schema import SchemaVersion
-from .statements import NULL, Call, Repeat, Row, array, call, call_each
-from .values import Duration, interval, moment, seconds
+from .statements import NULL, Call, Repeat, Row, call, call_each
+from .values import Duration, seconds
 
 
 class Claimed(NamedTuple):
@@ -180,43 +179,6 @@ def list_queues() -> Call[list[QueueSettings]]:
 # Publish and send
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What can be said of a message when it is published."""
-
-    delay: Duration | None = None
-    deliver_after: datetime | None = None
-    priority: int | None = None
-    tenant: str | None = None
-    headers: Mapping[str, Any] | None = None
-    ttl: Duration | None = None
-    dedup_key: str | None = None
-
-    def arguments(self) -> dict[str, Any]:
-        """As arguments of the function."""
-        if self.delay is not None and self.deliver_after is not None:
-            raise InvalidArgument(
-                f"either delay or deliver_after: both were given, {self.delay!r} and {self.deliver_after!r}"
-            )
-        return {
-            "delay": None if self.delay is None else (repr(interval("delay", self.delay)),),
-            "deliver_after": moment("deliver_after", self.deliver_after),
-            "priority": self.priority,
-            "tenant": self.tenant,
-            "headers": _headers(self.headers),
-            "ttl_seconds": seconds("ttl", self.ttl),
-            "dedup_key": self.dedup_key,
-        }
-
-
-def _headers(headers: Mapping[str, Any] | None) -> str | None:
-    if headers is None:
-        return None
-    if not isinstance(headers, Mapping):
-        raise InvalidArgument(f"headers must be a mapping, not {headers!r}")
-    return encode_json(dict(headers), "headers")
-
-
 def publish_message(topic_name: str, stored: Stored, options: Options) -> Call[int]:
     return _one("publish_message", stored, options, topic_name=topic_name)
 
@@ -237,67 +199,6 @@ def _one(function: str, stored: Stored, options: Options, **target: str) -> Call
         body=None if is_json else stored,
         **options.arguments(),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Messages to publish in one call, each with its options."""
-
-    stored: Sequence[Stored]
-    own: Sequence[NewMessage | None]
-
-    def arguments(self) -> dict[str, Any]:
-        """As arguments of the function: arrays, where any message has an option of its own."""
-        json = [stored for stored in self.stored if isinstance(stored, str)]
-        arguments: dict[str, Any]
-        if len(json) == len(self.stored):
-            arguments = {"documents": (f"[{','.join(json)}]",)}
-        else:
-            json_or_null = [stored if isinstance(stored, str) else None for stored in self.stored]
-            raw_or_null = [stored if isinstance(stored, bytes) else None for stored in self.stored]
-            arguments = {"payloads": json_or_null, "bodies": raw_or_null}
-        if any(own is not None for own in self.own):
-            arguments |= self._own_arguments()
-        return arguments
-
-    def _own_arguments(self) -> dict[str, Any]:
-        own = [_own_options(message) for message in self.own]
-        arguments: dict[str, Any] = {
-            "priorities": [options.get("priority") for options in own],
-            "tenants": [options.get("tenant") for options in own],
-            "headers_list": [options.get("headers") for options in own],
-            "ttls": [options.get("ttl_seconds") for options in own],
-            "dedup_keys": [options.get("dedup_key") for options in own],
-            "deliver_afters": [options.get("deliver_after") for options in own],
-        }
-        given = {name: values for name, values in arguments.items() if any(v is not None for v in values)}
-        delays = [options.get("delay") for options in own]
-        if any(delay is not None for delay in delays):
-            moments = given.pop("deliver_afters", [None] * len(own))
-            given["delays"] = (array(moments), array(delay and delay[0] for delay in delays))
-        return given
-
-
-def _own_options(message: NewMessage | None) -> dict[str, Any]:
-    if message is None:
-        return {}
-    return Options(**{name: getattr(message, name) for name in Options.__slots__}).arguments()
-
-
-def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:
-    """Payloads, and messages with options of their own, in batches of so many bytes."""
-    stored, own, total = list[Stored](), list[NewMessage | None](), 0
-    for item in items:
-        new = item if isinstance(item, NewMessage) else None
-        encoded = encode(item if new is None else new.payload, codec)
-        if stored and total + len(encoded) > size:
-            yield Batch(stored, own)
-            stored, own, total = [], [], 0
-        stored.append(encoded)
-        own.append(new)
-        total += len(encoded)
-    if stored:
-        yield Batch(stored, own)
 
 
 def publish_messages(topic_name: str, batch: Batch, options: Options) -> Call[list[int]]:
@@ -533,6 +434,44 @@ def cleanup_topic_messages(topic_name: str) -> Call[int]:
 
 def cleanup_expired_exclusive_queues() -> Call[int]:
     return call("cleanup_expired_exclusive_queues", _value, "*", Repeat.NEVER)
+
+
+# The session itself
+
+
+class Session(NamedTuple):
+    """What a client has to know of a connection."""
+
+    pid: int
+    isolation: str
+    client_min_messages: str
+    database: str
+
+
+SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
+SET_WARNINGS = "set client_min_messages = warning"
+PROBE = "select 1"
+
+
+def session() -> Call[Session]:
+    text = (
+        "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
+        "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database()"
+    )
+    return Call("session", text, (), lambda found: Session(*found[0]), Repeat.SAFE)
+
+
+def listen(channel_name: str) -> str:
+    return f"listen {_quoted(channel_name)}"
+
+
+def unlisten(channel_name: str) -> str:
+    return f"unlisten {_quoted(channel_name)}"
+
+
+def _quoted(name: str) -> str:
+    """A name as it stands in a statement that takes no parameters."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 # Now and then, and the rest

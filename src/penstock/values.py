@@ -19,7 +19,6 @@ __all__ = [
     "flag",
     "interval",
     "moment",
-    "quote_identifier",
     "seconds",
 ]
 
@@ -87,8 +86,3 @@ class Backoff:
     def reset(self) -> None:
         """Begin with the first again."""
         self._next = self._first
-
-
-def quote_identifier(name: str) -> str:
-    """A name as it stands in a statement that takes no parameters."""
-    return '"' + name.replace('"', '""') + '"'

@@ -62,11 +62,6 @@ NOT_NOW = (READ_ONLY, "53", "57", "40", "55P03")
 # A statement that was prepared does not fit any more, or is not there any more.
 STALE = ("0A000", "26000")
 
-PROBE = (
-    "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
-    "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database()"
-)
-
 
 class AsyncClient(AsyncApi):
     """All calls on connections of its own, each in a transaction of its own.
@@ -171,19 +166,14 @@ class AsyncClient(AsyncApi):
             if dsn is None if self._install is None else self._install:
                 await in_thread(install_schema, connections.dsn)
             async with connections.lend(patience) as own:
-                ((pid, isolation, messages, database),) = await own.fetch(PROBE, ())
-                connections.is_pooled = pid != own.connection.info.backend_pid
-                if isolation != "read committed":
-                    if connections.is_pooled:
-                        raise WrongIsolation(
-                            f"default_transaction_isolation is {isolation}, and a pooler keeps no settings",
-                            hint=f'alter role ... in database "{database}" set default_transaction_isolation'
-                            " = 'read committed', for the role that consumes",
-                        )
-                    connections.settings.append("set default_transaction_isolation = 'read committed'")
-                if messages == "error":
-                    connections.settings.append("set client_min_messages = warning")  # see NotReplicated
-                schema.check_version(await self._installed(own), database)
+                probe = calls.session()
+                session = probe.parse(await own.fetch(probe.text, probe.parameters))
+                connections.is_pooled = session.pid != own.connection.info.backend_pid
+                if session.isolation != "read committed":
+                    connections.settings.append(_stricter_isolation(session, connections.is_pooled))
+                if session.client_min_messages == "error":
+                    connections.settings.append(calls.SET_WARNINGS)  # see NotReplicated
+                schema.check_version(await self._installed(own), session.database)
             # The first one was made before this was known.
             await connections.forget_idle()
         except BaseException:
@@ -404,3 +394,14 @@ class AsyncClient(AsyncApi):
         except psycopg.Error as exc:
             failure = unavailable(exc, dsn)
         raise failure
+
+
+def _stricter_isolation(session: calls.Session, is_pooled: bool) -> str:
+    """What to set where the default is another isolation than messages can be claimed in."""
+    if is_pooled:
+        raise WrongIsolation(
+            f"default_transaction_isolation is {session.isolation}, and a pooler keeps no settings",
+            hint=f'alter role ... in database "{session.database}" set default_transaction_isolation'
+            " = 'read committed', for the role that consumes",
+        )
+    return calls.SET_READ_COMMITTED

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import ConnStatus
 
+from penstock import calls
 from penstock.concurrency import AsyncSlots, async_made, async_sleep
 from penstock.conninfo import complete, unavailable
 from penstock.errors import ClientClosed, DatabaseUnavailable
@@ -77,7 +78,7 @@ class AsyncOwn(AsyncPsycopg):
             # Nobody listens on this connection, but what has come is parsed by this.
             self.connection.pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
-                await self.connection.execute("select 1")
+                await self.connection.execute(calls.PROBE)
         except psycopg.Error:
             return False
         return not self.is_lost and not self.is_unfit

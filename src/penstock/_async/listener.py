@@ -15,8 +15,9 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus
 
+from penstock import calls
 from penstock.concurrency import AsyncBackground, AsyncFlag, AsyncWaker
-from penstock.values import Backoff, quote_identifier
+from penstock.values import Backoff
 
 __all__ = ["AsyncListener"]
 
@@ -109,7 +110,7 @@ class AsyncListener:
                 heard = time.monotonic()
                 self._dispatch(connection)
             elif time.monotonic() >= heard + self.probe_seconds:
-                await self._command(connection, "select 1")
+                await self._command(connection, calls.PROBE)
                 self._dispatch(connection)
                 heard = time.monotonic()
 
@@ -118,9 +119,9 @@ class AsyncListener:
         with self._lock:
             wanted = frozenset(self._waiting)
         for channel in wanted - self._listening:
-            await self._command(connection, f"listen {quote_identifier(channel)}")
+            await self._command(connection, calls.listen(channel))
         for channel in self._listening - wanted:
-            await self._command(connection, f"unlisten {quote_identifier(channel)}")
+            await self._command(connection, calls.unlisten(channel))
         changed, begun = wanted != self._listening, wanted - self._listening
         self._listening = wanted
         for channel in begun:

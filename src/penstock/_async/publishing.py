@@ -7,12 +7,10 @@ from datetime import datetime
 from typing import Any
 
 from penstock import calls
-from penstock.calls import Batch, Options
 from penstock.concurrency import AsyncMany, async_chunks
 from penstock.errors import InvalidArgument, PayloadInvalid
-from penstock.models import (
-    NewMessage,
-)
+from penstock.models import NewMessage
+from penstock.outgoing import Batch, Options, batches
 from penstock.payloads import Stored, encode
 from penstock.statements import Call
 from penstock.values import Duration, flag
@@ -144,5 +142,5 @@ class AsyncPublishing(AsyncCarrier):
             )
         codec = self._codec_for(model)
         async for items in async_chunks(payloads, CHUNK):
-            for batch in calls.batches(items, codec, CHUNK_BYTES):
+            for batch in batches(items, codec, CHUNK_BYTES):
                 yield make(batch)

@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 from psycopg.pq import ConnStatus
 
+from penstock import calls
 from penstock.concurrency import Slots, made, sleep
 from penstock.conninfo import complete, unavailable
 from penstock.errors import ClientClosed, DatabaseUnavailable
@@ -80,7 +81,7 @@ class Own(Psycopg):
             # Nobody listens on this connection, but what has come is parsed by this.
             self.connection.pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
-                self.connection.execute("select 1")
+                self.connection.execute(calls.PROBE)
         except psycopg.Error:
             return False
         return not self.is_lost and not self.is_unfit

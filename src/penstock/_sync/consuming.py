@@ -11,9 +11,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from penstock import calls, rows
 from penstock.errors import InvalidArgument, LeaseLost, NotReplicated
-from penstock.models import (
-    Receipt,
-)
+from penstock.models import Receipt
 from penstock.payloads import Codec
 from penstock.statements import Call
 from penstock.values import Duration

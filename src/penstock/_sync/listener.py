@@ -18,8 +18,9 @@ from typing import Any
 import psycopg
 from psycopg.pq import ExecStatus
 
+from penstock import calls
 from penstock.concurrency import Background, Flag, Waker
-from penstock.values import Backoff, quote_identifier
+from penstock.values import Backoff
 
 __all__ = ["Listener"]
 
@@ -112,7 +113,7 @@ class Listener:
                 heard = time.monotonic()
                 self._dispatch(connection)
             elif time.monotonic() >= heard + self.probe_seconds:
-                self._command(connection, "select 1")
+                self._command(connection, calls.PROBE)
                 self._dispatch(connection)
                 heard = time.monotonic()
 
@@ -121,9 +122,9 @@ class Listener:
         with self._lock:
             wanted = frozenset(self._waiting)
         for channel in wanted - self._listening:
-            self._command(connection, f"listen {quote_identifier(channel)}")
+            self._command(connection, calls.listen(channel))
         for channel in self._listening - wanted:
-            self._command(connection, f"unlisten {quote_identifier(channel)}")
+            self._command(connection, calls.unlisten(channel))
         changed, begun = wanted != self._listening, wanted - self._listening
         self._listening = wanted
         for channel in begun:
