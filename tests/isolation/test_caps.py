@@ -234,6 +234,47 @@ def test_settle_while_alter_waits_for_a_claim(spec18: Spec, cap: int) -> None:
     assert number_active(spec18) == cap
 
 
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("looks", ["consume", "maintain"])
+def test_settle_x_settle_that_passes_a_debt_on(spec18: Spec, commits: bool, looks: str) -> None:
+    """The place that would have paid is not lost to a priority that may not use it."""
+    a, b = spec18.sessions(2)
+    queue(a, max_active=4)
+    a.send("q", 3, priority=0)
+    a.send("q", 3, priority=1)
+    first, second = take_all(a)
+    a.value("alter_queue", "q", max_active=1)
+    a.begin()
+    assert len(a.ack("q", first)) == 1
+    assert b.start("ack_message", "q", second.id, second.token).passes() == [(True,)]
+    assert broken(spec18.watcher) == []
+    a.run("commit" if commits else "rollback")
+    if looks == "maintain":
+        a.maintain()
+        kinds = [(0, 1)] if commits else []
+        assert spec18.look("select kind, count(*) from penstock.places group by kind order by kind") == kinds
+    assert len(take_all(b)) == (1 if commits else 0)
+    assert broken(spec18.watcher) == []
+    assert number_active(spec18) == 1
+
+
+def test_settle_of_seats_x_settle_that_pays(spec18: Spec) -> None:
+    """A seat whose debt somebody else was about to pay, and then did not."""
+    a, b = spec18.sessions(2)
+    queue(a, tenant_max_active=4)
+    a.send("q", 6, tenant="t")
+    held = take_all(a)
+    a.value("alter_queue", "q", tenant_max_active=2)
+    assert len(a.ack("q", held[0])) == 1
+    a.begin()
+    assert len(a.ack("q", held[1])) == 1
+    assert b.start("ack_message", "q", held[2].id, held[2].token).passes() == [(True,)]
+    a.rollback()
+    assert take_all(b) == []
+    assert broken(spec18.watcher) == []
+    assert number_active(spec18) == 2
+
+
 def test_alter_x_alter(spec18: Spec) -> None:
     a, b = spec18.sessions(2)
     queue(a, max_active=4, **LINE)

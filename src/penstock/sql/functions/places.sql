@@ -175,7 +175,9 @@ end
 $$;
 comment on function penstock._return_places(int, smallint[]) is 'Gives places back, as long as the queue has a cap.';
 
--- A place of a priority that is owed to another one (its tenant says which) goes there: so there are never more in all.
+-- A place of a priority that is owed to another one (its tenant says which) goes there: so there are never more in all. Of a debt that
+-- somebody else is paying, or passing on, nobody knows yet what becomes of it: a place that would pay it is put aside for the
+-- next who looks.
 create or replace function penstock._pay(queue_id int, tenant text, kinds smallint[]) returns smallint[]
 language plpgsql
 as $$
@@ -184,12 +186,23 @@ declare
     paid smallint[];
     owed_to text[];
     freed smallint[];
+    doubtful smallint[];
+    seen int := 0;
+    passed int := 0;
 begin
     perform from penstock.places o where o.queue_id = queue_id and o.kind between 10 and 14 order by o.kind, o.tenant, o.rank limit 1;
     if not found then
         return kinds;
     end if;
-    with gone as (
+    with debts as (
+        select k.kind, x.ctid
+        from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
+        cross join lateral (
+            select o.ctid from penstock.places o
+            where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
+            order by o.tenant, o.rank limit k.n
+        ) x
+    ), gone as (
         delete from penstock.places o
         where o.queue_id + 0 = queue_id and o.ctid = any(array(
             select x.ctid
@@ -202,33 +215,49 @@ begin
         ))
         returning o.kind, o.tenant
     )
-    select array_agg(g.kind), array_agg(g.tenant) filter (where g.kind < 14 and g.tenant <> '') into paid, owed_to from gone g;
+    select
+        (select array_agg(g.kind) from gone g),
+        (select array_agg(g.tenant) from gone g where g.kind < 14 and g.tenant <> ''),
+        array(
+            select d.kind from (select x.kind, row_number() over (partition by x.kind) as nth from debts x) d
+            where d.nth > (select count(*) from gone g where g.kind = d.kind + 10)
+        )
+    into paid, owed_to, doubtful;
     freed := array(
         select k.kind
         from (select x.kind, row_number() over (partition by x.kind) as nth from unnest(kinds) x(kind)) k
-        where k.nth > (select count(*) from unnest(paid) p where p = k.kind + 10)
+        where k.nth > (select count(*) from unnest(paid) p where p = k.kind + 10) + (select count(*) from unnest(doubtful) d where d = k.kind)
         union all
         select o::smallint from unnest(owed_to) o
     );
-    if freed = '{}' or freed[1] = 4 then
-        return freed;
-    end if;
-    -- Still too many in all: what would be free now is owed by another priority, which owed it to nobody.
-    with gone as (
-        delete from penstock.places o
-        where o.queue_id + 0 = queue_id and o.ctid = any(array(
-            select x.ctid from penstock.places x
+    if freed <> '{}' and freed[1] < 4 then
+        -- Still too many in all: what would be free now is owed by another priority, which owed it to nobody.
+        with debts as (
+            select from penstock.places x
             where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
-            order by x.kind, x.rank limit cardinality(freed) for update skip locked
-        ))
-        returning o.kind
-    ), owing as (
+            order by x.kind, x.rank limit cardinality(freed)
+        ), gone as (
+            delete from penstock.places o
+            where o.queue_id + 0 = queue_id and o.ctid = any(array(
+                select x.ctid from penstock.places x
+                where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
+                order by x.kind, x.rank limit cardinality(freed) for update skip locked
+            ))
+            returning o.kind
+        ), owing as (
+            insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+            select queue_id, queue_id, g.kind, nextval('penstock.message_ids'), freed[g.n]::text
+            from (select x.kind, row_number() over () as n from gone x) g
+            returning kind
+        )
+        select (select count(*) from debts), (select count(*) from owing) into seen, passed;
+        doubtful := doubtful || freed[passed + 1:seen];
+        freed := freed[greatest(passed, seen) + 1:];
+    end if;
+    if doubtful <> '{}' then
         insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
-        select queue_id, queue_id, g.kind, nextval('penstock.message_ids'), freed[g.n]::text
-        from (select x.kind, row_number() over () as n from gone x) g
-        returning kind
-    )
-    select freed[count(*) + 1:] into freed from owing;
+        select queue_id, queue_id, d + 20, nextval('penstock.message_ids'), tenant from unnest(doubtful) d;
+    end if;
     return freed;
 end
 $$;
