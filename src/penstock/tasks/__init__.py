@@ -1,0 +1,1 @@
+"""Tasks: functions that run in a worker, enqueued as messages."""

@@ -1,0 +1,42 @@
+"""What a handler may raise to say how its attempt ended, other than by returning or failing."""
+
+from __future__ import annotations
+
+from penstock.values import Duration, interval
+
+__all__ = ["Outcome", "Reject", "Retry", "Snooze"]
+
+
+class Outcome(Exception):  # noqa: N818
+    """Ends an attempt in another way than done or failed."""
+
+
+class Retry(Outcome):
+    """The attempt failed: try again after this delay, instead of the one that retry_delays says.
+
+    The attempt counts: where it was the last one, the task has no attempts left.
+    """
+
+    def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
+        super().__init__(reason, delay)
+        self.reason = reason
+        self.delay = None if delay is None else interval("delay", delay)
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Reject(Outcome):
+    """The attempt failed, and another one would, too: to the dead letters now, with this reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Snooze(Outcome):
+    """Not now: the task comes back after this delay, and the attempt is not counted."""
+
+    def __init__(self, delay: Duration) -> None:
+        super().__init__(delay)
+        self.delay = interval("delay", delay)
