@@ -23,25 +23,28 @@ HOT = ("ready", "scheduled", "active", "floors", "dedup", "payload_references", 
 CALLABLE = {
     "penstock_publisher": """
         publish_message publish_messages send_message send_messages cancel_message clock schema_version
+        declare_queue done_channel create_group put_schedule advance_schedule
     """,
     "penstock_consumer": """
         consume_message consume_messages_batch ack_message ack_messages nack_message release_message
         reject_message extend_message_vt batch_extend_message_vt pulse channel
-        extend_queue_keep_alive maintain clock schema_version
+        extend_queue_keep_alive maintain clock schema_version declare_queue done_channel ack_tasks
+        announce_done finish_groups register_worker beat_worker forget_worker
     """,
     "penstock_viewer": """
         list_topics list_queues get_queue_statistics list_messages list_dlq_messages get_message
-        explain_delivery clock schema_version
+        explain_delivery clock schema_version done_channel list_groups list_schedules list_workers
     """,
     "penstock_admin": """
         create_topic delete_topic create_queue alter_queue delete_queue pause_queue resume_queue
         requeue_dlq_messages add_retries purge_dlq purge_queue purge_all_messages
         cleanup_queue_messages cleanup_topic_messages cleanup_expired_exclusive_queues raise_floor
+        delete_group pause_schedule resume_schedule run_schedule delete_schedule
     """,
 }
 
 MESSAGE = """setof (message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt,
-    published_at, priority, tenant)"""
+    published_at, priority, tenant, attempts_limit)"""
 OPTIONS = """deliver_after timestamptz = NULL, priority int4 = 2, tenant text = NULL, headers jsonb = NULL,
     ttl_seconds int4 = NULL"""
 EACH = """deliver_afters timestamptz[] = NULL, priorities int4[] = NULL, tenants text[] = NULL,
@@ -112,10 +115,11 @@ SIGNATURES = {
         "setof int8",
     ),
     "nack_message": (
-        "queue_name text, message_id int8, token text, delay_seconds int4 = NULL, error text = NULL",
+        """queue_name text, message_id int8, token text, delay_seconds int4 = NULL, error text = NULL,
+        max_attempts int4 = NULL""",
         "bool",
     ),
-    "release_message": ("queue_name text, message_id int8, token text", "bool"),
+    "release_message": ("queue_name text, message_id int8, token text, delay_seconds int4 = 0", "bool"),
     "reject_message": ("queue_name text, message_id int8, token text, error text = NULL", "bool"),
     "extend_message_vt": (
         "queue_name text, message_id int8, token text, extension_seconds int4",
@@ -132,7 +136,7 @@ SIGNATURES = {
         moved_at, priority, tenant, headers, published_at, cursor)""",
     ),
     "requeue_dlq_messages": ("queue_name text, message_ids int8[] = NULL", "int8"),
-    "add_retries": ("queue_name text, attempts int4", "int8"),
+    "add_retries": ("queue_name text, attempts int4, headers jsonb = NULL", "int8"),
     "purge_dlq": ("queue_name text = NULL", "int8"),
     "cancel_message": ("queue_name text, message_id int8", "bool"),
     "list_messages": (
@@ -157,6 +161,58 @@ SIGNATURES = {
     "channel": ("queue_name text", "text"),
     "clock": ("", "timestamptz"),
     "schema_version": ("", "setof (package_version, migration, digest, installed_at)"),
+    "declare_queue": (
+        "queue_name text, max_active int4 = NULL, retain_completed_seconds int4 = NULL",
+        "int8",
+    ),
+    "ack_tasks": (
+        """queue_name text, message_ids int8[], token text, results jsonb[] = NULL, group_ids int8[] = NULL,
+        positions int4[] = NULL""",
+        "setof int8",
+    ),
+    "done_channel": ("queue_name text", "text"),
+    "announce_done": ("queue_name text, message_ids int8[]", "void"),
+    "create_group": (
+        """total int4, callback_queue text, callback_payload jsonb, callback_headers jsonb,
+        priority int4 = 2, tenant text = NULL, ttl_seconds int4 = NULL, with_results bool = false""",
+        "int8",
+    ),
+    "finish_groups": ("group_ids int8[] = NULL", "setof int8"),
+    "list_groups": (
+        "",
+        "setof (id, total, done_count, created_at, callback_queue, callback_headers)",
+    ),
+    "delete_group": ("group_id int8", "bool"),
+    "put_schedule": (
+        """name text, queue_name text, payload jsonb, headers jsonb, priority int4, tenant text,
+        ttl_seconds int4, definition jsonb, missed text, next_at timestamptz""",
+        "timestamptz",
+    ),
+    "advance_schedule": (
+        "name text, expected timestamptz, next_at timestamptz, ticks timestamptz[]",
+        "setof int8",
+    ),
+    "pause_schedule": ("name text", "void"),
+    "resume_schedule": ("name text, next_at timestamptz = NULL", "void"),
+    "run_schedule": ("name text", "int8"),
+    "delete_schedule": ("name text", "bool"),
+    "list_schedules": (
+        "",
+        """setof (name, queue_name, payload, headers, priority, tenant, ttl_seconds, definition, missed,
+        next_at, last_tick, paused_at, created_at)""",
+    ),
+    "register_worker": (
+        """token text, hostname text, pid int4, version text, queues text[], tasks text[],
+        concurrency int4""",
+        "void",
+    ),
+    "beat_worker": ("token text, held int4, running jsonb, stopping bool", "bool"),
+    "forget_worker": ("token text", "bool"),
+    "list_workers": (
+        "",
+        """setof (token, hostname, pid, version, queues, tasks, concurrency, started_at, seen_at, is_alive,
+        stopping, held, running)""",
+    ),
 }
 
 SIGNATURES_OF_THE_CATALOG = r"""

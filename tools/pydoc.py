@@ -38,6 +38,7 @@ Words in the signatures:
 | `Settleable` | a `Message`, or its `Receipt` |
 | `State` | `"scheduled"`, `"waiting"`, `"ready"`, `"active"`, `"done"` or `"dead"` |
 | `Breakdown` | `"priority"` or `"tenant"` |
+| `Missed` | `"skip"`, `"one"` or `"all"` |
 | `Connecting` | an `AsyncClient`, when it is awaited or entered |
 | `Json` | what JSON can hold, or `bytes` |
 """
@@ -103,6 +104,18 @@ GROUPS = {
         "cleanup_topic_messages",
         "cleanup_expired_exclusive_queues",
     ),
+    "Tasks": ("declare_queue", "ack_tasks", "done_channel", "announce_done"),
+    "Groups": ("create_group", "finish_groups", "list_groups", "delete_group"),
+    "Schedules": (
+        "put_schedule",
+        "advance_schedule",
+        "pause_schedule",
+        "resume_schedule",
+        "run_schedule",
+        "delete_schedule",
+        "list_schedules",
+    ),
+    "Workers": ("register_worker", "beat_worker", "forget_worker", "list_workers"),
     "Now and then, and the rest": ("maintain", "raise_floor", "clock", "channel", "schema_version"),
     "Open and close": ("open", "close"),
 }
@@ -118,6 +131,9 @@ RESULTS = (
     penstock.MessageDetails,
     penstock.ListedMessage,
     penstock.MaintenanceResult,
+    penstock.GroupProgress,
+    penstock.ListedSchedule,
+    penstock.ListedWorker,
     penstock.SchemaVersion,
 )
 

@@ -31,6 +31,10 @@ ORDER = [
     "statistics",
     "inspect",
     "cleanup",
+    "tasks",
+    "groups",
+    "schedules",
+    "workers",
     "maintain",
 ]
 WIDTH = 100

@@ -41,9 +41,13 @@ if TYPE_CHECKING:
         Breakdown,
         DeadLetter,
         ErrorEntry,
+        GroupProgress,
         ListedMessage,
+        ListedSchedule,
+        ListedWorker,
         MaintenanceResult,
         MessageDetails,
+        Missed,
         NewMessage,
         QueueSettings,
         QueueStatistics,
@@ -53,17 +57,28 @@ if TYPE_CHECKING:
     )
     from .payloads import Codec
     from .schema import SchemaVersion
+    from .tasks.app import App
+    from .tasks.context import TaskContext, TaskMessage, current_context
+    from .tasks.handle import GroupHandle, Handle, TaskFailed
+    from .tasks.hooks import EnqueueCall, Middleware
+    from .tasks.outcomes import Reject, Retry, Snooze
+    from .tasks.policy import Exponential
+    from .tasks.task import Task, TaskCall
     from .values import HIGH, LOW, NORMAL, URGENT, Duration
+    from .worker.errors import AttemptTimeout, ProcessDied, RemoteError
+    from .worker.worker import Worker
 
 __all__ = [
     "HIGH",
     "LOW",
     "NORMAL",
     "URGENT",
+    "App",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncMessage",
     "AsyncTransaction",
+    "AttemptTimeout",
     "Breakdown",
     "Client",
     "ClientClosed",
@@ -74,38 +89,59 @@ __all__ = [
     "DeadLetter",
     "DeliveryUnknown",
     "Duration",
+    "EnqueueCall",
     "ErrorEntry",
+    "Exponential",
+    "GroupHandle",
+    "GroupProgress",
+    "Handle",
     "InvalidArgument",
     "LeaseLost",
     "ListedMessage",
+    "ListedSchedule",
+    "ListedWorker",
     "MaintenanceResult",
     "Message",
     "MessageDetails",
+    "Middleware",
+    "Missed",
     "NewMessage",
     "NotFound",
     "NotReplicated",
     "PayloadInvalid",
     "PayloadTooLarge",
     "PenstockError",
+    "ProcessDied",
     "QueueDiffers",
     "QueueNotFound",
     "QueueSettings",
     "QueueStatistics",
     "Receipt",
+    "Reject",
+    "RemoteError",
+    "Retry",
     "SchemaError",
     "SchemaMissing",
     "SchemaOutdated",
     "SchemaTooNew",
     "SchemaVersion",
+    "Snooze",
     "State",
+    "Task",
+    "TaskCall",
+    "TaskContext",
+    "TaskFailed",
+    "TaskMessage",
     "Topic",
     "TopicNotFound",
     "Transaction",
     "UnsupportedConnection",
+    "Worker",
     "WrongIsolation",
     "__version__",
     "connect",
     "connect_async",
+    "current_context",
 ]
 
 # Loaded when first asked for: a command that only prints its help should not wait for a driver.
@@ -148,9 +184,13 @@ _HOMES = {
         "Breakdown",
         "DeadLetter",
         "ErrorEntry",
+        "GroupProgress",
         "ListedMessage",
+        "ListedSchedule",
+        "ListedWorker",
         "MaintenanceResult",
         "MessageDetails",
+        "Missed",
         "NewMessage",
         "QueueSettings",
         "QueueStatistics",
@@ -167,6 +207,37 @@ _HOMES = {
         "URGENT",
         "Duration",
     ),
+    ".tasks.hooks": (
+        "EnqueueCall",
+        "Middleware",
+    ),
+    ".tasks.app": ("App",),
+    ".tasks.context": (
+        "TaskContext",
+        "TaskMessage",
+        "current_context",
+    ),
+    ".tasks.handle": (
+        "GroupHandle",
+        "Handle",
+        "TaskFailed",
+    ),
+    ".tasks.outcomes": (
+        "Reject",
+        "Retry",
+        "Snooze",
+    ),
+    ".tasks.policy": ("Exponential",),
+    ".tasks.task": (
+        "Task",
+        "TaskCall",
+    ),
+    ".worker.errors": (
+        "AttemptTimeout",
+        "ProcessDied",
+        "RemoteError",
+    ),
+    ".worker.worker": ("Worker",),
 }
 
 

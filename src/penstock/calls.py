@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,20 +11,24 @@ from .errors import InvalidArgument
 from .models import (
     Breakdown,
     DeadLetter,
+    GroupProgress,
     ListedMessage,
+    ListedSchedule,
+    ListedWorker,
     MaintenanceResult,
     MessageDetails,
+    Missed,
     QueueSettings,
     QueueStatistics,
     Receipt,
     State,
     Topic,
 )
-from .outgoing import Batch, Options
+from .outgoing import Batch, Options, encode_headers
 from .payloads import Stored, encode_json
 from .schema import SchemaVersion
 from .statements import NULL, Call, Repeat, Row, call, call_each
-from .values import Duration, seconds
+from .values import NORMAL, Duration, moment, seconds
 
 
 class Claimed(NamedTuple):
@@ -41,6 +45,7 @@ class Claimed(NamedTuple):
     priority: int
     tenant: str | None
     lease_seconds: float
+    attempts_limit: int | None
 
 
 LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
@@ -48,7 +53,7 @@ LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
 CLAIMED = (
     "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "
     f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, "
-    f"priority, tenant, {LEASE_SECONDS}"
+    f"priority, tenant, {LEASE_SECONDS}, attempts_limit"
 )
 
 
@@ -176,6 +181,16 @@ def list_queues() -> Call[list[QueueSettings]]:
     return call("list_queues", rows.QUEUE_SETTINGS.read, rows.QUEUE_SETTINGS.sql)
 
 
+def declare_queue(queue_name: str, max_active: int | None, retain_completed: Duration | None) -> Call[int]:
+    return call(
+        "declare_queue",
+        _value,
+        queue_name=queue_name,
+        max_active=max_active,
+        retain_completed_seconds=seconds("retain_completed", retain_completed),
+    )
+
+
 # Publish and send
 
 
@@ -263,12 +278,20 @@ def ack_messages(
     )
 
 
-def nack_message(receipt: Receipt, delay: Duration | None, error: str | None) -> Call[bool]:
-    return _settle("nack_message", receipt, delay_seconds=seconds("delay", delay), error=storable(error))
+def nack_message(
+    receipt: Receipt, delay: Duration | None, error: str | None, max_attempts: int | None = None
+) -> Call[bool]:
+    return _settle(
+        "nack_message",
+        receipt,
+        delay_seconds=seconds("delay", delay),
+        error=storable(error),
+        max_attempts=max_attempts,
+    )
 
 
-def release_message(receipt: Receipt) -> Call[bool]:
-    return _settle("release_message", receipt)
+def release_message(receipt: Receipt, delay: Duration | None = None) -> Call[bool]:
+    return _settle("release_message", receipt, delay_seconds=seconds("delay", delay))
 
 
 def release_messages(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[bool]]:
@@ -360,8 +383,16 @@ def requeue_dlq_messages(queue_name: str, message_ids: Sequence[int] | None) -> 
     )
 
 
-def add_retries(queue_name: str, attempts: int) -> Call[int]:
-    return call("add_retries", _value, "*", Repeat.NEVER, queue_name=queue_name, attempts=attempts)
+def add_retries(queue_name: str, attempts: int, headers: Mapping[str, Any] | None = None) -> Call[int]:
+    return call(
+        "add_retries",
+        _value,
+        "*",
+        Repeat.NEVER,
+        queue_name=queue_name,
+        attempts=attempts,
+        headers=encode_headers(headers),
+    )
 
 
 def purge_dlq(queue_name: str | None) -> Call[int]:
@@ -436,6 +467,211 @@ def cleanup_expired_exclusive_queues() -> Call[int]:
     return call("cleanup_expired_exclusive_queues", _value, "*", Repeat.NEVER)
 
 
+# Tasks
+
+
+def ack_tasks(
+    queue_name: str,
+    message_ids: Sequence[int],
+    token: str,
+    *,
+    results: Sequence[object] | None = None,
+    group_ids: Sequence[int | None] | None = None,
+    positions: Sequence[int | None] | None = None,
+) -> Call[list[int]]:
+    return call(
+        "ack_tasks",
+        _values,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=queue_name,
+        message_ids=message_ids,
+        token=token,
+        results=_results(results),
+        group_ids=group_ids,
+        positions=positions,
+    )
+
+
+def _results(results: Sequence[object] | None) -> list[str | None] | None:
+    """Results as JSON; none at all where there is none."""
+    if results is None:
+        return None
+    if isinstance(results, str | bytes) or not isinstance(results, Sequence):
+        raise InvalidArgument(f"results must be a sequence, not {results!r}")
+    texts = [None if result is None else encode_json(result, "result") for result in results]
+    return texts if not texts or any(text is not None for text in texts) else None
+
+
+def done_channel(queue_name: str) -> Call[str]:
+    return call("done_channel", _value, queue_name=queue_name)
+
+
+def announce_done(queue_name: str, message_ids: Sequence[int]) -> Call[None]:
+    return call("announce_done", _nothing, queue_name=queue_name, message_ids=message_ids)
+
+
+# Groups
+
+
+def create_group(
+    total: int,
+    callback_queue: str,
+    callback_payload: object,
+    *,
+    headers: Mapping[str, Any] | None,
+    priority: int | None,
+    tenant: str | None,
+    ttl: Duration | None,
+    with_results: bool,
+) -> Call[int]:
+    return call(
+        "create_group",
+        _value,
+        "*",
+        Repeat.NEVER,
+        total=total,
+        callback_queue=callback_queue,
+        callback_payload=encode_json(callback_payload, "callback_payload"),
+        callback_headers=_given(encode_headers(headers)),
+        priority=priority,
+        tenant=tenant,
+        ttl_seconds=seconds("ttl", ttl),
+        with_results=with_results,
+    )
+
+
+def finish_groups(group_ids: Sequence[int] | None) -> Call[list[int]]:
+    return call("finish_groups", _values, group_ids=group_ids)
+
+
+def list_groups() -> Call[list[GroupProgress]]:
+    return call("list_groups", rows.GROUP_PROGRESS.read, rows.GROUP_PROGRESS.sql)
+
+
+def delete_group(group_id: int) -> Call[bool]:
+    return call("delete_group", _value, "*", Repeat.DOUBTFUL, group_id=group_id)
+
+
+# Schedules
+
+
+def put_schedule(
+    name: str,
+    queue_name: str,
+    payload: object,
+    *,
+    definition: object,
+    missed: Missed,
+    next_at: datetime,
+    headers: Mapping[str, Any] | None,
+    priority: int | None,
+    tenant: str | None,
+    ttl: Duration | None,
+) -> Call[datetime]:
+    return call(
+        "put_schedule",
+        _moment,
+        rows.epoch("put_schedule"),
+        name=name,
+        queue_name=queue_name,
+        payload=encode_json(payload),
+        headers=_given(encode_headers(headers)),
+        priority=NORMAL if priority is None else priority,
+        tenant=_given(tenant),
+        ttl_seconds=_given(seconds("ttl", ttl)),
+        definition=encode_json(definition, "definition"),
+        missed=missed,
+        next_at=moment("next_at", next_at),
+    )
+
+
+def advance_schedule(
+    name: str, expected: datetime, next_at: datetime, ticks: Sequence[datetime]
+) -> Call[list[int]]:
+    if isinstance(ticks, str | bytes) or not isinstance(ticks, Sequence):
+        raise InvalidArgument(f"ticks must be a sequence of datetimes, not {ticks!r}")
+    # Called again after a lost connection it finds that it was moved: nothing is sent twice.
+    return call(
+        "advance_schedule",
+        _values,
+        name=name,
+        expected=moment("expected", expected),
+        next_at=moment("next_at", next_at),
+        ticks=[moment("ticks", tick) for tick in ticks],
+    )
+
+
+def pause_schedule(name: str) -> Call[None]:
+    return call("pause_schedule", _nothing, name=name)
+
+
+def resume_schedule(name: str, next_at: datetime | None) -> Call[None]:
+    return call("resume_schedule", _nothing, name=name, next_at=moment("next_at", next_at))
+
+
+def run_schedule(name: str) -> Call[int]:
+    return call("run_schedule", _value, "*", Repeat.NEVER, name=name)
+
+
+def delete_schedule(name: str) -> Call[bool]:
+    return call("delete_schedule", _value, "*", Repeat.DOUBTFUL, name=name)
+
+
+def list_schedules() -> Call[list[ListedSchedule]]:
+    return call("list_schedules", rows.LISTED_SCHEDULE.read, rows.LISTED_SCHEDULE.sql)
+
+
+# Workers
+
+
+def register_worker(
+    token: str,
+    *,
+    hostname: str,
+    pid: int,
+    version: str,
+    queues: Sequence[str],
+    tasks: Sequence[str],
+    concurrency: int,
+) -> Call[None]:
+    return call(
+        "register_worker",
+        _nothing,
+        token=token,
+        hostname=hostname,
+        pid=pid,
+        version=version,
+        queues=queues,
+        tasks=tasks,
+        concurrency=concurrency,
+    )
+
+
+def beat_worker(token: str, held: int, running: object, stopping: bool) -> Call[bool]:
+    return call(
+        "beat_worker",
+        _value,
+        token=token,
+        held=held,
+        running=encode_json(running, "running"),
+        stopping=stopping,
+    )
+
+
+def forget_worker(token: str) -> Call[bool]:
+    return call("forget_worker", _value, "*", Repeat.DOUBTFUL, token=token)
+
+
+def list_workers() -> Call[list[ListedWorker]]:
+    return call("list_workers", rows.LISTED_WORKER.read, rows.LISTED_WORKER.sql)
+
+
+def _given(value: Any) -> Any:
+    """For a parameter without a default: None is null there, not left out."""
+    return NULL if value is None else value
+
+
 # The session itself
 
 
@@ -450,6 +686,7 @@ class Session(NamedTuple):
 
 SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
 SET_WARNINGS = "set client_min_messages = warning"
+SET_ASYNCHRONOUS = "set synchronous_commit = off"
 PROBE = "select 1"
 
 

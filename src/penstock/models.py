@@ -13,9 +13,13 @@ __all__ = [
     "Breakdown",
     "DeadLetter",
     "ErrorEntry",
+    "GroupProgress",
     "ListedMessage",
+    "ListedSchedule",
+    "ListedWorker",
     "MaintenanceResult",
     "MessageDetails",
+    "Missed",
     "NewMessage",
     "QueueSettings",
     "QueueStatistics",
@@ -26,6 +30,7 @@ __all__ = [
 
 State: TypeAlias = Literal["active", "ready", "waiting", "scheduled", "dead", "done"]
 Breakdown: TypeAlias = Literal["priority", "tenant"]
+Missed: TypeAlias = Literal["skip", "one", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,3 +222,63 @@ class MaintenanceResult:
     action: str
     queue_name: str | None
     affected: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """A group whose callback has not been sent, and how many of its members are done."""
+
+    id: int
+    total: int
+    done_count: int
+    created_at: datetime
+    callback_queue: str
+    callback_headers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedSchedule:
+    """What is sent again and again.
+
+    definition: by what its times are computed. missed: what is done about times that nobody was there for.
+    next_at: when it is due next. last_tick: the last of its times that a message was sent for. paused_at:
+    since when nothing is sent; None where it is.
+    """
+
+    name: str
+    queue_name: str
+    payload: Json
+    headers: dict[str, Any]
+    priority: int
+    tenant: str | None
+    ttl_seconds: int | None
+    definition: Json
+    missed: Missed
+    next_at: datetime
+    last_tick: datetime | None
+    paused_at: datetime | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ListedWorker:
+    """A process that runs tasks, as it last told.
+
+    token: that of its leases. concurrency: how many tasks it runs at once. seen_at: when it last told;
+    is_alive: whether that is less than 30 seconds ago. stopping: whether it takes no more. held: how many
+    messages it has claimed. running: what it said of the tasks that it runs.
+    """
+
+    token: str
+    hostname: str
+    pid: int
+    version: str
+    queues: tuple[str, ...]
+    tasks: tuple[str, ...]
+    concurrency: int
+    started_at: datetime
+    seen_at: datetime
+    is_alive: bool
+    stopping: bool
+    held: int
+    running: Json

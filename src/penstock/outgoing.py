@@ -39,13 +39,14 @@ class Options:
             "deliver_after": moment("deliver_after", self.deliver_after),
             "priority": self.priority,
             "tenant": self.tenant,
-            "headers": _headers(self.headers),
+            "headers": encode_headers(self.headers),
             "ttl_seconds": seconds("ttl", self.ttl),
             "dedup_key": self.dedup_key,
         }
 
 
-def _headers(headers: Mapping[str, Any] | None) -> str | None:
+def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
+    """Headers as JSON text; None stays None."""
     if headers is None:
         return None
     if not isinstance(headers, Mapping):

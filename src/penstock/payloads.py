@@ -120,17 +120,17 @@ def codec_of(model: Any) -> Codec[Any]:
 
 @lru_cache(maxsize=1024)
 def _model_codec(model: Any) -> Codec[Any]:
-    return _PydanticCodec(model) if _is_pydantic(model) else _ModelCodec(model)
+    return _PydanticCodec(model) if is_pydantic(model) else _ModelCodec(model)
 
 
 @lru_cache(maxsize=1024)
 def _own_codec(cls: type) -> Codec[Any] | None:
     """The codec of a value that is an instance of a model; None for plain ones."""
-    is_model = dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or _is_pydantic(cls)
+    is_model = dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_pydantic(cls)
     return _model_codec(cls) if is_model else None
 
 
-def _is_pydantic(model: Any) -> bool:
+def is_pydantic(model: Any) -> bool:
     return hasattr(model, "__pydantic_validator__")
 
 

@@ -10,7 +10,10 @@ from typing import Any, Generic, TypeVar
 from .models import (
     DeadLetter,
     ErrorEntry,
+    GroupProgress,
     ListedMessage,
+    ListedSchedule,
+    ListedWorker,
     MaintenanceResult,
     MessageDetails,
     QueueSettings,
@@ -22,7 +25,10 @@ from .statements import Row
 
 __all__ = [
     "DEAD_LETTER",
+    "GROUP_PROGRESS",
     "LISTED_MESSAGE",
+    "LISTED_SCHEDULE",
+    "LISTED_WORKER",
     "MAINTENANCE_RESULT",
     "MESSAGE_DETAILS",
     "QUEUE_SETTINGS",
@@ -217,3 +223,39 @@ MESSAGE_DETAILS = Columns(
 )
 
 MAINTENANCE_RESULT = Columns(MaintenanceResult, _plain("action", "queue_name", "affected"))
+
+GROUP_PROGRESS = Columns(
+    GroupProgress,
+    (
+        *_plain("id", "total", "done_count"),
+        _time("created_at"),
+        *_plain("callback_queue"),
+        _json("callback_headers", _object),
+    ),
+)
+
+LISTED_SCHEDULE = Columns(
+    ListedSchedule,
+    (
+        *_plain("name", "queue_name"),
+        _json("payload"),
+        _json("headers", _object),
+        *_plain("priority", "tenant", "ttl_seconds"),
+        _json("definition"),
+        *_plain("missed"),
+        *map(_time, ("next_at", "last_tick", "paused_at", "created_at")),
+    ),
+)
+
+LISTED_WORKER = Columns(
+    ListedWorker,
+    (
+        *_plain("token", "hostname", "pid", "version"),
+        _array("queues"),
+        _array("tasks"),
+        *_plain("concurrency"),
+        *map(_time, ("started_at", "seen_at")),
+        *_plain("is_alive", "stopping", "held"),
+        _json("running"),
+    ),
+)

@@ -60,6 +60,7 @@ INTEGERS = Kind([1], (*each(5, "12", b"12", {1}), *elements(*BAD_INTEGERS)))
 BIGINTS = Kind([1], (*each(5, "12", {1}), *elements(*BAD_BIGINTS)))
 TEXTS = Kind(["name"], (*each(5, "name", {"name"}), *elements(5, True, b"x", "a\0b", "\ud800")))
 MOMENT = Kind(datetime(2030, 1, 1, tzinfo=UTC), each(NAIVE, "2030-01-01", 5, date(2030, 1, 1), True))
+MOMENTS = Kind([datetime(2030, 1, 1, tzinfo=UTC)], (*each(5, "12", {NAIVE}), *elements(NAIVE, "x", 5, True)))
 CALLBACK = Kind(lambda _number: None, each(5, "print"))
 MESSAGE = Kind(Receipt("name", 1, "token"), each("x", 5, None, ("name", 1, "token")))
 MESSAGES = Kind([Receipt("name", 1, "token")], (*each(5, "x", None), *elements("x", 5, None)))
@@ -76,6 +77,7 @@ RESULT = Kind(1, tuple(Bad(value, None) for value in (*BAD_JSON, b"x")))
 RESULTS = Kind(
     [1], (*each(5, "x"), *(Bad([value], None) for value in BAD_JSON), Bad([1, 2], None), Bad([], None))
 )
+SOME_RESULTS = Kind([1], (*each(5, "x"), *(Bad([value], None) for value in BAD_JSON)))
 PAYLOAD = Kind(1, tuple(Bad(value, None) for value in BAD_JSON))
 PAYLOADS = Kind(
     [1],
@@ -138,15 +140,15 @@ METHODS: dict[str, dict[str, Kind]] = {
     "consume_one": {"queue_name": TEXT, "visibility_timeout": DURATION, "token": TEXT},
     "ack": {"message": MESSAGE, "result": RESULT},
     "ack_many": {"messages": MESSAGES, "results": RESULTS},
-    "nack": {"message": MESSAGE, "delay": DURATION},
-    "release": {"message": MESSAGE},
+    "nack": {"message": MESSAGE, "delay": DURATION, "max_attempts": INTEGER},
+    "release": {"message": MESSAGE, "delay": DURATION},
     "reject": {"message": MESSAGE},
     "extend": {"message": MESSAGE, "extension": DURATION},
     "extend_many": {"messages": MESSAGES, "extension": DURATION},
     "pulse": {"token": TEXT, "visibility_timeout": DURATION, "queue_names": TEXTS},
     "list_dlq_messages": {"queue_name": TEXT, **PAGES},
     "requeue_dlq_messages": {"queue_name": TEXT, "message_ids": BIGINTS},
-    "add_retries": {"queue_name": TEXT, "attempts": INTEGER},
+    "add_retries": {"queue_name": TEXT, "attempts": INTEGER, "headers": HEADERS},
     "purge_dlq": {"queue_name": TEXT},
     "get_queue_statistics": {"queue_name": TEXT, "breakdown": TEXT, "top": INTEGER},
     "list_messages": {"queue_name": TEXT, "state": TEXT, **PAGES},
@@ -163,6 +165,37 @@ METHODS: dict[str, dict[str, Kind]] = {
     "clock": {},
     "channel": {"queue_name": TEXT},
     "schema_version": {},
+    "declare_queue": {"queue_name": TEXT, "max_active": INTEGER, "retain_completed": DURATION},
+    "ack_tasks": {
+        **{"queue_name": TEXT, "message_ids": BIGINTS, "token": TEXT, "results": SOME_RESULTS},
+        **{"group_ids": BIGINTS, "positions": INTEGERS},
+    },
+    "done_channel": {"queue_name": TEXT},
+    "announce_done": {"queue_name": TEXT, "message_ids": BIGINTS},
+    "create_group": {
+        **{"total": INTEGER, "callback_queue": TEXT, "callback_payload": RESULT, "headers": HEADERS},
+        **{"priority": INTEGER, "tenant": TEXT, "ttl": DURATION, "with_results": BOOLEAN},
+    },
+    "finish_groups": {"group_ids": BIGINTS},
+    "list_groups": {},
+    "delete_group": {"group_id": BIGINT},
+    "put_schedule": {
+        **{"name": TEXT, "queue_name": TEXT, "payload": RESULT, "definition": RESULT, "next_at": MOMENT},
+        **{"missed": TEXT, "headers": HEADERS, "priority": INTEGER, "tenant": TEXT, "ttl": DURATION},
+    },
+    "advance_schedule": {"name": TEXT, "expected": MOMENT, "next_at": MOMENT, "ticks": MOMENTS},
+    "pause_schedule": {"name": TEXT},
+    "resume_schedule": {"name": TEXT, "next_at": MOMENT},
+    "run_schedule": {"name": TEXT},
+    "delete_schedule": {"name": TEXT},
+    "list_schedules": {},
+    "register_worker": {
+        **{"token": TEXT, "hostname": TEXT, "pid": INTEGER, "version": TEXT},
+        **{"queues": TEXTS, "tasks": TEXTS, "concurrency": INTEGER},
+    },
+    "beat_worker": {"token": TEXT, "held": INTEGER, "running": RESULT, "stopping": BOOLEAN},
+    "forget_worker": {"token": TEXT},
+    "list_workers": {},
 }
 
 CONSUME = {

@@ -45,6 +45,7 @@ PARAMETERS = {
     "vt_seconds": "visibility_timeout",
     "extension_seconds": "extension",
     "body": "payload",
+    "callback_headers": "headers",
     "bodies": "payloads",
     "deliver_afters": "payloads",
     "priorities": "payloads",

@@ -107,6 +107,9 @@ async def call_everything(api: AsyncApi) -> list[Step]:
     await _settle(api)
     await _look(api, ids)
     await _dead_letters(api)
+    await _tasks(api)
+    await _schedules(api)
+    await _workers(api)
     await _clean_up(api)
     return recorder.steps
 
@@ -208,6 +211,73 @@ async def _dead_letters(api: AsyncApi) -> None:
     await api.reject(again[1])
     await api.purge_dlq("temporary")
     await api.purge_dlq()
+
+
+async def _tasks(api: AsyncApi) -> None:
+    await api.declare_queue("tasks")
+    await api.declare_queue("tasks", max_active=20, retain_completed=timedelta(days=2))
+    await api.done_channel("tasks")
+    group = await api.create_group(
+        2, "tasks", {"then": 1}, headers={"task": "then"}, priority=1, tenant="t", ttl=60, with_results=True
+    )
+    ids = await api.send_many("tasks", [1, 2, 3], headers={"task": "first"})
+    claimed = await api.consume_batch("tasks", token=WORKER)
+    await api.ack_tasks("tasks", ids[:1], WORKER, results=[None], group_ids=[group], positions=[1])
+    await api.list_groups()
+    await api.finish_groups([group])
+    await api.ack_tasks(
+        "tasks", ids[1:2], WORKER, results=[{"r": [1, None]}], group_ids=[group], positions=[0]
+    )
+    await api.ack_tasks("tasks", ids, WORKER)
+    await api.finish_groups()
+    await api.consume_one("tasks", token=WORKER)
+    await api.announce_done("tasks", ids)
+    await api.delete_group(group)
+    await api.send("tasks", "unlucky")
+    message = await api.consume_one("tasks", token=WORKER)
+    await api.release(message or claimed[0], delay=5)
+    await api.get_message("tasks", ids[1])
+
+
+async def _schedules(api: AsyncApi) -> None:
+    later = NOW + timedelta(days=1, microseconds=1)
+    await api.put_schedule("hourly", "tasks", {"n": 1}, definition={"every": 3600}, next_at=NOW)
+    await api.put_schedule(
+        "daily",
+        "tasks",
+        None,
+        definition="@daily",
+        next_at=later,
+        missed="all",
+        headers={"h": [1]},
+        priority=0,
+        tenant="t",
+        ttl=timedelta(hours=1),
+    )
+    await api.put_schedule("hourly", "tasks", {"n": 2}, definition={"every": 3600}, next_at=later)
+    await api.advance_schedule("hourly", NOW, later, [NOW - timedelta(microseconds=1), NOW])
+    await api.advance_schedule("hourly", NOW, later, [NOW])
+    await api.pause_schedule("daily")
+    await api.list_schedules()
+    await api.resume_schedule("daily")
+    await api.resume_schedule("daily", NOW)
+    await api.run_schedule("daily")
+    await api.delete_schedule("daily")
+    await api.delete_schedule("daily")
+    await api.list_schedules()
+
+
+async def _workers(api: AsyncApi) -> None:
+    await api.register_worker(
+        WORKER, hostname="host", pid=7, version="1", queues=["q", "ü"], tasks=[], concurrency=3
+    )
+    await api.beat_worker(WORKER, held=2, running=[{"task": "t"}], stopping=False)
+    await api.list_workers()
+    await api.beat_worker(WORKER, held=0, running={}, stopping=True)
+    await api.list_workers()
+    await api.forget_worker(WORKER)
+    await api.beat_worker(WORKER, held=0, running=None, stopping=True)
+    await api.list_workers()
 
 
 async def _clean_up(api: AsyncApi) -> None:

@@ -25,7 +25,8 @@ begin
         execute format('drop table penstock.%I', relation);
     end loop;
     foreach relation in array '{ready,scheduled,waiting,active,places,tenants,dead,done,dedup,
-        payloads,payload_references,payload_orphans,floors,queues,topics}'::name[]
+        payloads,payload_references,payload_orphans,floors,queues,topics,
+        groups,group_results,schedules,workers}'::name[]
     loop
         execute format('delete from penstock.%I', relation);
     end loop;

@@ -272,7 +272,7 @@ class Model:
             else:
                 most = queue.settings.max_delivery_attempts
                 limit = message.attempts + more
-                message.limit = limit if 0 < most < limit else None
+                message.limit = limit if most < limit else None
             message.expires_at = None if message.ttl is None else self.now + message.ttl
             message.reason = message.moved_at = None
         in_order = sorted(messages, key=lambda m: m.id)

@@ -222,14 +222,31 @@ def test_add_retries_gives_the_expired_a_new_time_to_live_and_the_attempts(
 
 
 def test_add_retries_where_there_is_no_limit(engine: Engine, clock: Clock) -> None:
+    """So many and no more, though the queue would go on for ever."""
     engine.queue("q", max_delivery_attempts=0)
     message_id = engine.send("q", ttl_seconds=60)
+    engine.nack(engine.take("q"))
     clock.advance(61)
     engine.maintain()
-    assert engine.value("add_retries", "q", 1) == 1
-    for _ in range(10):
+    assert engine.value("add_retries", "q", 2) == 1
+    for attempt in (2, 3):
+        message = engine.take("q")
+        assert (message.delivery_attempts, message.attempts_limit) == (attempt, 3)
+        engine.nack(message)
+    assert engine.message("q", message_id).reason == "no_attempts_left"
+
+
+def test_add_retries_to_those_with_certain_headers(engine: Engine) -> None:
+    engine.queue("q", max_delivery_attempts=1)
+    headers = [{"task": "a", "n": 1}, {"task": "a"}, {"task": "b"}, None]
+    ids = [engine.send("q", headers=each) for each in headers]
+    for _ in ids:
         engine.nack(engine.take("q"))
-    assert engine.state("q", message_id) == "ready"
+    assert engine.value("add_retries", "q", 1, {"task": "c"}) == 0
+    assert engine.value("add_retries", "q", 1, {"task": "a"}) == 2
+    assert {m.message_id for m in engine.take_many("q", 10)} == set(ids[:2])
+    assert engine.value("add_retries", "q", 1, {}) == 1
+    assert engine.take("q").message_id == ids[2]
 
 
 def test_add_retries_with_nothing_to_add_to(house: Engine) -> None:

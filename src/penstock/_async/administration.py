@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from penstock import calls
 from penstock.models import (
@@ -162,9 +163,14 @@ class AsyncAdministration(AsyncCarrier):
         """Bring dead letters back, all or those given, with their attempts at 0. Returns how many."""
         return await self._run(calls.requeue_dlq_messages(queue_name, message_ids))
 
-    async def add_retries(self, queue_name: str, attempts: int) -> int:
-        """Bring back what had no attempts left or expired, with that many attempts more. Returns how many."""
-        return await self._run(calls.add_retries(queue_name, attempts))
+    async def add_retries(
+        self, queue_name: str, attempts: int, *, headers: Mapping[str, Any] | None = None
+    ) -> int:
+        """Bring back what had no attempts left or expired, with that many attempts more. Returns how many.
+
+        headers: only what has these among its own.
+        """
+        return await self._run(calls.add_retries(queue_name, attempts, headers))
 
     async def purge_dlq(self, queue_name: str | None = None) -> int:
         """Delete the dead letters of a queue, or of all. Returns how many."""

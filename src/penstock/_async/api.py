@@ -5,9 +5,10 @@ from __future__ import annotations
 from .administration import AsyncAdministration
 from .consuming import AsyncConsuming
 from .publishing import AsyncPublishing
+from .tasks import AsyncTasks
 
 __all__ = ["AsyncApi"]
 
 
-class AsyncApi(AsyncPublishing, AsyncConsuming, AsyncAdministration):
+class AsyncApi(AsyncPublishing, AsyncConsuming, AsyncAdministration, AsyncTasks):
     """All calls, over whatever carries them."""

@@ -106,6 +106,8 @@ class AsyncClient(AsyncApi):
         self._embedded_dsn = ""
         self._connections: AsyncConnections | None = None
         self._closed = False
+        # What is set on each connection.
+        self._settings: tuple[str, ...] = ()
         self._host = AsyncHost(
             self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
         )
@@ -174,6 +176,7 @@ class AsyncClient(AsyncApi):
                 if session.client_min_messages == "error":
                     connections.settings.append(calls.SET_WARNINGS)  # see NotReplicated
                 schema.check_version(await self._installed(own), session.database)
+                connections.settings += self._settings
             # The first one was made before this was known.
             await connections.forget_idle()
         except BaseException:

@@ -129,14 +129,22 @@ class AsyncConsuming(AsyncCarrier):
         return lost
 
     async def nack(
-        self, message: Settleable, *, delay: Duration | None = None, error: str | None = None
+        self,
+        message: Settleable,
+        *,
+        delay: Duration | None = None,
+        error: str | None = None,
+        max_attempts: int | None = None,
     ) -> None:
-        """A message failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
-        await self._settle(message, calls.nack_message(_receipt(message), delay, error))
+        """A message failed: deliver it again after the delay, or by the queue's retry_delays, or bury it.
 
-    async def release(self, message: Settleable) -> None:
-        """Give a message back that was never begun: ready at once, the attempt is not counted."""
-        await self._settle(message, calls.release_message(_receipt(message)))
+        max_attempts: which attempt is the last, instead of what the queue says.
+        """
+        await self._settle(message, calls.nack_message(_receipt(message), delay, error, max_attempts))
+
+    async def release(self, message: Settleable, *, delay: Duration | None = None) -> None:
+        """Give a message back without counting the attempt: ready at once, or after the delay."""
+        await self._settle(message, calls.release_message(_receipt(message), delay))
 
     async def reject(self, message: Settleable, error: str | None = None) -> None:
         """A message failed for good: to the dead letters now."""

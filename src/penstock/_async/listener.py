@@ -41,7 +41,8 @@ class AsyncListener:
     def __init__(self, connect: Callable[[], Coroutine[Any, Any, Connection | None]]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[AsyncFlag]] = {}
+        # For each channel the flags to be set, with the word of the notification that they wait for, if one.
+        self._waiting: dict[str, dict[AsyncFlag, str | None]] = {}
         self._listening: frozenset[str] = frozenset()
         self._waker = AsyncWaker()
         self._background: AsyncBackground | None = None
@@ -51,18 +52,18 @@ class AsyncListener:
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
 
-    def subscribe(self, channel: str, flag: AsyncFlag) -> None:
-        """Set the flag at each notification of a channel, and when listening begins."""
+    def subscribe(self, channel: str, flag: AsyncFlag, word: str | None = None) -> None:
+        """Set the flag at each notification of a channel, or with that word, and when listening begins."""
         with self._lock:
-            self._waiting.setdefault(channel, set()).add(flag)
+            self._waiting.setdefault(channel, {})[flag] = word
             if self._background is None or not self._background.is_alive():
                 self._background = AsyncBackground(self._run, "penstock listener")
         self._waker.wake()
 
     def unsubscribe(self, channel: str, flag: AsyncFlag) -> None:
         with self._lock:
-            flags = self._waiting.get(channel, set())
-            flags.discard(flag)
+            flags = self._waiting.get(channel, {})
+            flags.pop(flag, None)
             if not flags:
                 self._waiting.pop(channel, None)
         self._waker.wake()
@@ -153,10 +154,12 @@ class AsyncListener:
 
     def _dispatch(self, connection: Connection) -> None:
         while (notification := connection.pgconn.notifies()) is not None:
-            self._wake(notification.relname.decode())
+            self._wake(notification.relname.decode(), notification.extra.decode())
 
-    def _wake(self, channel: str) -> None:
+    def _wake(self, channel: str, payload: str | None = None) -> None:
         with self._lock:
-            flags = tuple(self._waiting.get(channel, ()))
-        for flag in flags:
-            flag.set()
+            waiting = tuple(self._waiting.get(channel, {}).items())
+        words = None if payload is None else frozenset(payload.split(","))
+        for flag, word in waiting:
+            if words is None or word is None or word in words:
+                flag.set()

@@ -150,9 +150,9 @@ class AsyncMessage(Generic[T_co]):
         """It failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
         await self._lease.api.nack(self, delay=delay, error=error)
 
-    async def release(self) -> None:
-        """Give it back as if it had not been delivered: at once, and the attempt is not counted."""
-        await self._lease.api.release(self)
+    async def release(self, *, delay: Duration | None = None) -> None:
+        """Give it back as if it had not been delivered, at once or after the delay: no attempt is counted."""
+        await self._lease.api.release(self, delay=delay)
 
     async def reject(self, error: str | None = None) -> None:
         """It failed, and need not be tried again: to the dead letters."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 from .administration import Administration
 from .consuming import Consuming
 from .publishing import Publishing
+from .tasks import Tasks
 
 __all__ = ["Api"]
 
 
-class Api(Publishing, Consuming, Administration):
+class Api(Publishing, Consuming, Administration, Tasks):
     """All calls, over whatever carries them."""

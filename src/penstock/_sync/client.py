@@ -109,6 +109,8 @@ class Client(Api):
         self._embedded_dsn = ""
         self._connections: Connections | None = None
         self._closed = False
+        # What is set on each connection.
+        self._settings: tuple[str, ...] = ()
         self._host = Host(self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain))
 
     def __repr__(self) -> str:
@@ -175,6 +177,7 @@ class Client(Api):
                 if session.client_min_messages == "error":
                     connections.settings.append(calls.SET_WARNINGS)  # see NotReplicated
                 schema.check_version(self._installed(own), session.database)
+                connections.settings += self._settings
             # The first one was made before this was known.
             connections.forget_idle()
         except BaseException:

@@ -129,13 +129,23 @@ class Consuming(Carrier):
                     lost.append(one.receipt)
         return lost
 
-    def nack(self, message: Settleable, *, delay: Duration | None = None, error: str | None = None) -> None:
-        """A message failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
-        self._settle(message, calls.nack_message(_receipt(message), delay, error))
+    def nack(
+        self,
+        message: Settleable,
+        *,
+        delay: Duration | None = None,
+        error: str | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
+        """A message failed: deliver it again after the delay, or by the queue's retry_delays, or bury it.
 
-    def release(self, message: Settleable) -> None:
-        """Give a message back that was never begun: ready at once, the attempt is not counted."""
-        self._settle(message, calls.release_message(_receipt(message)))
+        max_attempts: which attempt is the last, instead of what the queue says.
+        """
+        self._settle(message, calls.nack_message(_receipt(message), delay, error, max_attempts))
+
+    def release(self, message: Settleable, *, delay: Duration | None = None) -> None:
+        """Give a message back without counting the attempt: ready at once, or after the delay."""
+        self._settle(message, calls.release_message(_receipt(message), delay))
 
     def reject(self, message: Settleable, error: str | None = None) -> None:
         """A message failed for good: to the dead letters now."""

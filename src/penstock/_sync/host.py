@@ -102,6 +102,24 @@ class Host:
         self._listener.subscribe(channel, flag)
         return channel
 
+    def listen_done(self, queue_name: str, flag: Flag, message_id: int) -> str | None:
+        """Set the flag when that message of the queue ends; the channel, if there is one."""
+        if self._closed:
+            raise ClientClosed
+        if self._pid != os.getpid():
+            self._start()
+        try:
+            timed = self.attempt(calls.done_channel(queue_name))
+        except (ConnectionLost, DatabaseUnavailable):
+            return None
+        self._listener.subscribe(timed.result, flag, str(message_id))
+        return timed.result
+
+    def unlisten(self, channel: str | None, flag: Flag) -> None:
+        """Nobody waits for this flag any more."""
+        if channel is not None:
+            self._listener.unsubscribe(channel, flag)
+
     def hears(self, channel: str) -> bool:
         """Whether notifications of a channel arrive at present."""
         return self._listener.is_listening(channel)

@@ -44,7 +44,8 @@ class Listener:
     def __init__(self, connect: Callable[[], Connection | None]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._waiting: dict[str, set[Flag]] = {}
+        # For each channel the flags to be set, with the word of the notification that they wait for, if one.
+        self._waiting: dict[str, dict[Flag, str | None]] = {}
         self._listening: frozenset[str] = frozenset()
         self._waker = Waker()
         self._background: Background | None = None
@@ -54,18 +55,18 @@ class Listener:
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
 
-    def subscribe(self, channel: str, flag: Flag) -> None:
-        """Set the flag at each notification of a channel, and when listening begins."""
+    def subscribe(self, channel: str, flag: Flag, word: str | None = None) -> None:
+        """Set the flag at each notification of a channel, or with that word, and when listening begins."""
         with self._lock:
-            self._waiting.setdefault(channel, set()).add(flag)
+            self._waiting.setdefault(channel, {})[flag] = word
             if self._background is None or not self._background.is_alive():
                 self._background = Background(self._run, "penstock listener")
         self._waker.wake()
 
     def unsubscribe(self, channel: str, flag: Flag) -> None:
         with self._lock:
-            flags = self._waiting.get(channel, set())
-            flags.discard(flag)
+            flags = self._waiting.get(channel, {})
+            flags.pop(flag, None)
             if not flags:
                 self._waiting.pop(channel, None)
         self._waker.wake()
@@ -156,10 +157,12 @@ class Listener:
 
     def _dispatch(self, connection: Connection) -> None:
         while (notification := connection.pgconn.notifies()) is not None:
-            self._wake(notification.relname.decode())
+            self._wake(notification.relname.decode(), notification.extra.decode())
 
-    def _wake(self, channel: str) -> None:
+    def _wake(self, channel: str, payload: str | None = None) -> None:
         with self._lock:
-            flags = tuple(self._waiting.get(channel, ()))
-        for flag in flags:
-            flag.set()
+            waiting = tuple(self._waiting.get(channel, {}).items())
+        words = None if payload is None else frozenset(payload.split(","))
+        for flag, word in waiting:
+            if words is None or word is None or word in words:
+                flag.set()

@@ -153,9 +153,9 @@ class Message(Generic[T_co]):
         """It failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
         self._lease.api.nack(self, delay=delay, error=error)
 
-    def release(self) -> None:
-        """Give it back as if it had not been delivered: at once, and the attempt is not counted."""
-        self._lease.api.release(self)
+    def release(self, *, delay: Duration | None = None) -> None:
+        """Give it back as if it had not been delivered, at once or after the delay: no attempt is counted."""
+        self._lease.api.release(self, delay=delay)
 
     def reject(self, error: str | None = None) -> None:
         """It failed, and need not be tried again: to the dead letters."""

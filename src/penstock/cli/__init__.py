@@ -7,6 +7,7 @@ import click
 from penstock import __version__
 
 from .schema import migrate, sql, version
+from .worker import worker
 
 __all__ = ["main"]
 
@@ -20,3 +21,4 @@ def main() -> None:
 main.add_command(migrate)
 main.add_command(sql)
 main.add_command(version)
+main.add_command(worker)

@@ -1,5 +1,5 @@
 """Middleware: hooks around enqueue and run, and what is built on them."""
 
-from .base import EnqueueCall, Middleware
+from penstock.tasks.hooks import EnqueueCall, Middleware
 
 __all__ = ["EnqueueCall", "Middleware"]

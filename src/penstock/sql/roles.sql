@@ -13,6 +13,9 @@ declare
         ['send_message',                    'penstock_publisher'],
         ['send_messages',                   'penstock_publisher'],
         ['cancel_message',                  'penstock_publisher'],
+        ['create_group',                    'penstock_publisher'],
+        ['put_schedule',                    'penstock_publisher'],
+        ['advance_schedule',                'penstock_publisher'],
 
         ['consume_message',                 'penstock_consumer'],
         ['consume_messages_batch',          'penstock_consumer'],
@@ -27,6 +30,12 @@ declare
         ['channel',                         'penstock_consumer'],
         ['extend_queue_keep_alive',         'penstock_consumer'],
         ['maintain',                        'penstock_consumer'],
+        ['ack_tasks',                       'penstock_consumer'],
+        ['announce_done',                   'penstock_consumer'],
+        ['finish_groups',                   'penstock_consumer'],
+        ['register_worker',                 'penstock_consumer'],
+        ['beat_worker',                     'penstock_consumer'],
+        ['forget_worker',                   'penstock_consumer'],
 
         ['list_topics',                     'penstock_viewer'],
         ['list_queues',                     'penstock_viewer'],
@@ -35,6 +44,9 @@ declare
         ['list_dlq_messages',               'penstock_viewer'],
         ['get_message',                     'penstock_viewer'],
         ['explain_delivery',                'penstock_viewer'],
+        ['list_groups',                     'penstock_viewer'],
+        ['list_schedules',                  'penstock_viewer'],
+        ['list_workers',                    'penstock_viewer'],
 
         ['create_topic',                    'penstock_admin'],
         ['delete_topic',                    'penstock_admin'],
@@ -52,6 +64,18 @@ declare
         ['cleanup_topic_messages',          'penstock_admin'],
         ['cleanup_expired_exclusive_queues', 'penstock_admin'],
         ['raise_floor',                     'penstock_admin'],
+        ['delete_group',                    'penstock_admin'],
+        ['pause_schedule',                  'penstock_admin'],
+        ['resume_schedule',                 'penstock_admin'],
+        ['run_schedule',                    'penstock_admin'],
+        ['delete_schedule',                 'penstock_admin'],
+
+        -- a task brings its queue with it, on the side that sends and on the side that works
+        ['declare_queue',                   'penstock_publisher'],
+        ['declare_queue',                   'penstock_consumer'],
+        ['done_channel',                    'penstock_publisher'],
+        ['done_channel',                    'penstock_consumer'],
+        ['done_channel',                    'penstock_viewer'],
 
         -- harmless, and every client asks for the version before anything else
         ['clock',                           'penstock_publisher'],

@@ -5,12 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import MutableMapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["TaskContext", "current_context"]
+from penstock.errors import InvalidArgument
+from penstock.payloads import Json
+from penstock.values import Duration
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from penstock._async.transaction import AsyncTransaction
+    from penstock._sync.transaction import Transaction
+
+__all__ = ["TaskContext", "TaskMessage", "current_context"]
 
 _current: ContextVar[TaskContext | None] = ContextVar("penstock_context", default=None)
 
@@ -18,6 +29,20 @@ _current: ContextVar[TaskContext | None] = ContextVar("penstock_context", defaul
 def current_context() -> TaskContext | None:
     """The context of the task that runs here, if one does."""
     return _current.get()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMessage:
+    """The message of a task. payload: its arguments, as JSON holds them."""
+
+    id: int
+    queue_name: str
+    payload: Json
+    headers: dict[str, Any]
+    attempt: int
+    priority: int
+    tenant: str | None
+    published_at: datetime
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -45,6 +70,30 @@ class TaskContext:
         return self.attempt >= self.max_attempts
 
     @property
+    def message(self) -> TaskMessage:
+        """The message as it is stored."""
+        raise _elsewhere("message")
+
+    def extend(self, extension: Duration) -> None:
+        """Give this attempt so much more time than its attempt_timeout. Its lease is kept anyway."""
+        raise _elsewhere("extend()")
+
+    def transaction(
+        self, *, result: object = None
+    ) -> AbstractContextManager[Transaction[psycopg.Connection[Any]]]:
+        """A transaction in which the task ends: what is done in it takes effect with the ack, or not at all.
+
+        For handlers in threads; in coroutines: transaction_async(). result: kept with the task, if it keeps one.
+        """
+        raise _elsewhere("transaction()")
+
+    def transaction_async(
+        self, *, result: object = None
+    ) -> AbstractAsyncContextManager[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
+        """A transaction in which the task ends. See transaction()."""
+        raise _elsewhere("transaction_async()")
+
+    @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records have `task`, `message_id`, `queue` and `attempt`."""
         return TaskLogger(logging.getLogger(f"penstock.task.{self.task_name}"), self.facts())
@@ -56,6 +105,12 @@ class TaskContext:
             "queue": self.queue_name,
             "attempt": self.attempt,
         }
+
+
+def _elsewhere(what: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{what} of a task's context is for handlers that a worker runs itself, not in a process"
+    )
 
 
 class TaskLogger(logging.LoggerAdapter[logging.Logger]):

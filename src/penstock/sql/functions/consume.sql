@@ -107,7 +107,7 @@ begin
             a.id, queue_name,
             case when a.large then (select p.payload from penstock.payloads p where p.id = a.id) else a.payload end,
             case when a.large then (select p.body from penstock.payloads p where p.id = a.id) else a.body end,
-            a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, '');
+            a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, ''), a.attempts_limit;
         get diagnostics got = row_count;
         missing := missing - got;
         exit when missing = 0 or look = 2;

@@ -81,7 +81,7 @@ begin
             x.*, plain_tops is not null or x.tenant <> '' as fair, coalesce(m.seated, false) as seated, seated is not null and not m.seated as waits,
             row_number() over (partition by x.priority, x.tenant, m.seated order by x.id) as nth,
             case when more_attempts is null then 0 else x.attempts end as attempts_again,
-            case when x.attempts + more_attempts > most then x.attempts + more_attempts end as limit_again,
+            case when most is null or x.attempts + more_attempts > most then x.attempts + more_attempts end as limit_again,
             coalesce(x.lifetime, x.expires_at - x.published_at) as lifetime_again,
             (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key and k.id = x.id) as key_again
         from gone x join unnest(ids, seated) m(id, seated) on m.id = x.id
@@ -153,7 +153,7 @@ $$;
 comment on function penstock.requeue_dlq_messages(text, bigint[]) is
     'Brings dead letters back to their queue, all or those given, with their attempts starting again at 0. Returns how many.';
 
-create or replace function penstock.add_retries(queue_name text, attempts int) returns bigint
+create or replace function penstock.add_retries(queue_name text, attempts int, headers jsonb default null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -170,13 +170,14 @@ begin
     select array_agg(k.id) into ids
     from (
         select d.id from penstock.dead d
-        where d.queue_id = queue and d.reason in ('expired', 'no_attempts_left') order by d.id for update skip locked
+        where d.queue_id = queue and d.reason in ('expired', 'no_attempts_left') and (headers is null or d.headers @> headers)
+        order by d.id for update skip locked
     ) k;
     return case when ids is null then 0 else penstock._revive(queue, ids, attempts) end;
 end
 $$;
-comment on function penstock.add_retries(text, int) is
-    'Brings back all dead letters of a queue that had no attempts left or expired, with that many attempts more. Returns how many.';
+comment on function penstock.add_retries(text, int, jsonb) is
+    'Brings back the dead letters of a queue that had no attempts left or expired, with that many attempts more; also in a queue without a limit they have that many and no more. headers: only those whose headers contain these. Returns how many.';
 
 create or replace function penstock.purge_dlq(queue_name text default null) returns bigint
 language plpgsql security definer

@@ -121,9 +121,21 @@ begin
             return next ('completed removed', queue.name, n)::penstock.maintenance_result;
         end if;
     end loop;
+    select count(*) into n from penstock._finish_groups(null, false);
+    if n > 0 then
+        return next ('groups finished', null, n)::penstock.maintenance_result;
+    end if;
+    n := penstock._forget_group_results();
+    if n > 0 then
+        return next ('group results removed', null, n)::penstock.maintenance_result;
+    end if;
+    n := penstock._forget_workers(at - interval '1 day');
+    if n > 0 then
+        return next ('workers removed', null, n)::penstock.maintenance_result;
+    end if;
 end
 $$;
-comment on function penstock._upkeep(timestamptz, boolean) is 'The chores that are done once a minute: retention and payloads.';
+comment on function penstock._upkeep(timestamptz, boolean) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
 
 -- One queue's sweep. Everything is looked through when the ledger says so, which depends on what that took the last
 -- time: at most half a percent of the time, but at least once a minute.
@@ -325,4 +337,4 @@ begin
 end
 $$;
 comment on function penstock.maintain() is
-    'Does what is due, for all queues: promotes delayed messages, takes back expired leases, ends times to live, raises floors, deletes exclusive queues that ended, looks after retention. Returns what it did. Call it a few times a second, in a transaction of its own, from as many processes as you like; nothing is lost where nobody does.';
+    'Does what is due, for all queues: promotes delayed messages, takes back expired leases, ends times to live, raises floors, deletes exclusive queues that ended, looks after retention, groups and workers. Returns what it did. Call it a few times a second, in a transaction of its own, from as many processes as you like; nothing is lost where nobody does.';

@@ -21,7 +21,7 @@ begin
         select greatest(case when 4 * min_active::bigint <= max_active then min_active else 0 end, case when s > 0 then 1 else 0 end)
         from unnest(shares) with ordinality x(s, n) order by n
     );
-    if (select sum(l) from unnest(least) l) > max_active then
+    if (select sum(l) from unnest(least) l) > max_active or (select sum(s) from unnest(shares) s) = 0 then
         return array[max_active];
     end if;
     quotas := array(

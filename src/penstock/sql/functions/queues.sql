@@ -27,11 +27,11 @@ begin
     end if;
     perform penstock._check_range('min_active', q.min_active, 0, 100000);
     if q.priority_shares is null or cardinality(q.priority_shares) <> 4 or array_ndims(q.priority_shares) <> 1
-        or (select count(*) <> 4 or sum(s) <> 100 or min(s) < 0 from unnest(q.priority_shares) s where s is not null)
+        or (select count(*) <> 4 or sum(s) not in (0, 100) or min(s) < 0 from unnest(q.priority_shares) s where s is not null)
     then
         perform penstock._invalid(
             format('priority_shares must be four percentages that add up to 100, not %s', coalesce(q.priority_shares::text, 'null')),
-            'For example {40,30,20,10}, the most urgent priority first.'
+            'For example {40,30,20,10}, the most urgent priority first; or {0,0,0,0}, and all share the places.'
         );
     end if;
     if q.tenant_max_active is not null then

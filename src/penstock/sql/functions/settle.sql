@@ -171,7 +171,9 @@ comment on function penstock.ack_message(text, bigint, text, jsonb) is
     'Marks a message as done, in the caller''s transaction; false where the lease is not, or not any more, this token''s. result is kept with the completed message.';
 
 -- With the queue's lock held. Each message goes to one of three places: dead, scheduled or ready, there in front.
-create or replace function penstock._give_back(queue_id int, ids bigint[], token text, at timestamptz, delay_seconds int, error text) returns bigint
+create or replace function penstock._give_back(
+    queue_id int, ids bigint[], token text, at timestamptz, delay_seconds int, error text, max_attempts int default null
+) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -192,7 +194,7 @@ declare
     seats text[];
     top_rank bigint;
 begin
-    select nullif(q.max_delivery_attempts, 0), q.retry_delays, q.notify, q.name, q.plain_tops is not null
+    select coalesce(max_attempts, nullif(q.max_delivery_attempts, 0)), q.retry_delays, q.notify, q.name, q.plain_tops is not null
     into most, delays, wakes, name, fair
     from penstock.queues q where q.id = queue_id;
     if current_setting('server_version_num')::int < 170000 then
@@ -280,10 +282,17 @@ begin
     return moved;
 end
 $$;
-comment on function penstock._give_back(int, bigint[], text, timestamptz, int, text) is
+comment on function penstock._give_back(int, bigint[], text, timestamptz, int, text, int) is
     'Ends an attempt that failed: to the dead letters where it was the last, else to the next attempt by the retry policy.';
 
-create or replace function penstock.nack_message(queue_name text, message_id bigint, token text, delay_seconds int default null, error text default null) returns boolean
+create or replace function penstock.nack_message(
+    queue_name text,
+    message_id bigint,
+    token text,
+    delay_seconds int default null,
+    error text default null,
+    max_attempts int default null
+) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -296,17 +305,20 @@ begin
     if delay_seconds is not null then
         perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
     end if;
+    if max_attempts is not null then
+        perform penstock._check_range('max_attempts', max_attempts, 1, 1000000);
+    end if;
     if token is null then
         return false;
     end if;
     perform penstock._lock_queue(queue_id);
-    return penstock._give_back(queue_id, array[message_id], token, penstock.clock(), delay_seconds, error) > 0;
+    return penstock._give_back(queue_id, array[message_id], token, penstock.clock(), delay_seconds, error, max_attempts) > 0;
 end
 $$;
-comment on function penstock.nack_message(text, bigint, text, int, text) is
-    'Gives a message back after a failed attempt: it is delivered again after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. error is added to its history. False where the lease is not this token''s.';
+comment on function penstock.nack_message(text, bigint, text, int, text, int) is
+    'Gives a message back after a failed attempt: it is delivered again after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. max_attempts: which one is the last, instead of the queue''s max_delivery_attempts; a message that has a limit of its own (add_retries) keeps that. error is added to its history. False where the lease is not this token''s.';
 
-create or replace function penstock.release_message(queue_name text, message_id bigint, token text) returns boolean
+create or replace function penstock.release_message(queue_name text, message_id bigint, token text, delay_seconds int default 0) returns boolean
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -316,6 +328,7 @@ as $$
 #variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name);
+    at timestamptz := penstock.clock();
     floor_ranks bigint[];
     fair boolean;
     notify boolean;
@@ -324,11 +337,20 @@ declare
     top_rank bigint;
     moved int;
 begin
+    perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
     perform penstock._lock_queue(queue);
     floor_ranks := penstock._floor(queue);
     select q.plain_tops is not null, q.notify into fair, notify from penstock.queues q where q.id = queue;
     with gone as (
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
+    ), delayed as (
+        insert into penstock.scheduled
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers, payload,
+             body, errors)
+        select
+            queue, queue, g.id, g.priority, g.attempts - 1, g.attempts_limit, g.large, at + make_interval(secs => delay_seconds), g.published_at,
+            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+        from gone g where delay_seconds > 0
     ), aside as (
         insert into penstock.waiting
             (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
@@ -336,7 +358,7 @@ begin
         select
             queue, queue, g.id, g.priority, false, nextval('penstock.message_ids'), g.attempts - 1, g.attempts_limit, g.large, g.published_at,
             g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
-        from gone g where fair and floor_ranks is null
+        from gone g where delay_seconds = 0 and fair and floor_ranks is null
     ), returned as (
         insert into penstock.ready
             (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, again, published_at, expires_at, lifetime, tenant,
@@ -349,28 +371,28 @@ begin
             ),
             g.id, g.attempts - 1, g.attempts_limit, g.large, fair, g.seated, fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, g.errors
-        from gone g where not (fair and floor_ranks is null)
+        from gone g where delay_seconds = 0 and not (fair and floor_ranks is null)
         returning rank
     )
-    select count(*), min(g.place), min(g.tenant) filter (where g.seated and fair and floor_ranks is null), (select r.rank from returned r)
+    select count(*), min(g.place), min(g.tenant) filter (where g.seated and (delay_seconds > 0 or (fair and floor_ranks is null))), (select r.rank from returned r)
     into moved, place, seat, top_rank from gone g;
     if moved = 0 then
         return false;
     end if;
-    if fair then
+    if fair and delay_seconds = 0 then
         perform penstock._cover(top_rank);
     end if;
     if place is not null or seat is not null then
         perform penstock._make_room(queue, array[place], array[seat]);
     end if;
-    if notify then
+    if notify and delay_seconds = 0 then
         perform penstock._wake(queue_name, message_id);
     end if;
     return true;
 end
 $$;
-comment on function penstock.release_message(text, bigint, text) is
-    'Gives a message back that was never begun: it is ready at once, in front, and the attempt is not counted. False where the lease is not this token''s.';
+comment on function penstock.release_message(text, bigint, text, int) is
+    'Gives a message back without counting the attempt: it was never begun, or has to wait. It is ready at once, in front, or after delay_seconds. False where the lease is not this token''s.';
 
 create or replace function penstock.reject_message(queue_name text, message_id bigint, token text, error text default null) returns boolean
 language plpgsql security definer

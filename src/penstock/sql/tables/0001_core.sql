@@ -54,7 +54,7 @@ comment on column penstock.queues.max_active is
 comment on column penstock.queues.min_active is
     'Places that each priority gets at least where max_active allows.';
 comment on column penstock.queues.priority_shares is
-    'Percent of max_active for the priorities 0 to 3.';
+    'Percent of max_active for the priorities 0 to 3; {0,0,0,0}: they share all places, the most urgent first.';
 comment on column penstock.queues.tenant_max_active is
     'At most so many messages of one tenant are ready or active; null: no limit.';
 comment on column penstock.queues.notify is
@@ -331,7 +331,8 @@ create type penstock.message as (
     vt timestamptz,
     published_at timestamptz,
     priority int,
-    tenant text
+    tenant text,
+    attempts_limit int
 );
 create type penstock.dead_letter as (
     queue_name text,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.tasks.context import TaskContext
+    from .context import TaskContext
 
 __all__ = ["EnqueueCall", "Middleware"]
 

@@ -1,0 +1,57 @@
+"""Procrastinate, with many jobs at a time and finished jobs deleted; it claims and finishes jobs one by one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from procrastinate import App, PsycopgConnector
+
+from bench.peers import program
+
+CONCURRENCY = 20
+CHUNK = 5000
+
+
+def application(run: Callable[[int], None] = lambda number: None) -> tuple[Any, Any]:
+    app = App(connector=PsycopgConnector(conninfo=program.dsn(), min_size=2, max_size=CONCURRENCY + 4))
+
+    async def noop(number: int) -> None:
+        run(number)
+
+    return app, app.task(name="noop")(noop)
+
+
+class Peer:
+    async def setup(self) -> None:
+        app, _ = application()
+        async with app.open_async():
+            await app.schema_manager.apply_schema_async()
+
+    @asynccontextmanager
+    async def producer(self) -> AsyncIterator[program.Enqueue]:
+        app, noop = application()
+        async with app.open_async():
+
+            async def enqueue(number: int) -> None:
+                await noop.defer_async(number=number)
+
+            yield enqueue
+
+    async def enqueue_many(self, count: int, started: Callable[[], None]) -> None:
+        app, noop = application()
+        async with app.open_async():
+            started()
+            for first in range(0, count, CHUNK):
+                numbers = range(first, min(count, first + CHUNK))
+                await noop.batch_defer_async(*({"number": number} for number in numbers))
+
+    async def work(self, run: Callable[[int], None]) -> None:
+        app, _ = application(run)
+        async with app.open_async():
+            await app.run_worker_async(concurrency=CONCURRENCY, delete_jobs="always")
+
+
+if __name__ == "__main__":
+    program.main(Peer())

@@ -1,0 +1,140 @@
+"""Runs the programs of the peers and reads their times from a pipe."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import IO, Self
+
+import psycopg
+
+from bench.peers import environments
+from bench.peers.roster import Contestant
+
+PATIENCE_SECONDS = 60.0
+POLL_SECONDS = 0.002
+STOP_SECONDS = 5.0
+
+
+class PeerFailed(RuntimeError):
+    """The program of a peer ended with an error, or did not do what it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a program told: a word and its figures."""
+
+    what: str
+    figures: tuple[float, ...]
+
+
+class Program:
+    """A program of a peer that runs, and the lines that it tells."""
+
+    def __init__(
+        self, contestant: Contestant, dsn: str, verb: str, *figures: float, expected: int = 0
+    ) -> None:
+        self._contestant = contestant
+        self._pipe, theirs = os.pipe()
+        self._rest = b""
+        self._output: IO[bytes] = TemporaryFile()
+        environment = {**os.environ, "BENCH_DSN": dsn, "BENCH_PIPE": str(theirs), "BENCH_EXPECTED": str(expected)}
+        self._process = subprocess.Popen(
+            self._command(verb, figures),
+            cwd=environments.ROOT,
+            env=environment,
+            pass_fds=(theirs,),
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a worker may have processes of its own
+        )
+        os.close(theirs)
+
+    def _command(self, verb: str, figures: tuple[float, ...]) -> list[str]:
+        python = str(environments.python(self._contestant))
+        if self._contestant.is_ours and verb == "work":
+            return [python, "-m", "penstock.cli", "worker", "bench.peers.penstock:app"]
+        return [python, "-m", f"bench.peers.{self._contestant.name}", verb, *map(str, figures)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop()
+        os.close(self._pipe)
+        self._output.close()
+
+    def lines(self, patience: float = PATIENCE_SECONDS) -> Iterator[Line]:
+        """The lines it tells, until it ends or tells nothing more within that time."""
+        deadline = time.monotonic() + patience
+        while (left := deadline - time.monotonic()) > 0:
+            if not select.select((self._pipe,), (), (), left)[0]:
+                return
+            block = os.read(self._pipe, 65536)
+            if not block:
+                self._check()
+                return
+            *whole, self._rest = (self._rest + block).split(b"\n")
+            for line in whole:
+                what, *figures = line.decode().split()
+                yield Line(what, tuple(map(float, figures)))
+
+    def finish(self) -> list[Line]:
+        """Everything it tells; it has to end, and well."""
+        found = list(self.lines())
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise PeerFailed(f"{self._contestant.title} does not end:\n{self.output()}") from None
+        self._check()
+        return found
+
+    def output(self) -> str:
+        """The end of what it printed."""
+        self._output.seek(0)
+        return self._output.read().decode(errors="replace")[-4000:]
+
+    def _check(self) -> None:
+        with suppress(subprocess.TimeoutExpired):
+            if self._process.wait(1):
+                raise PeerFailed(f"{self._contestant.title} failed:\n{self.output()}")
+
+    def _stop(self) -> None:
+        """End it, with all its processes; a worker is asked first."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@contextmanager
+def watching(dsn: str) -> Iterator[psycopg.Connection[tuple[object, ...]]]:
+    """A connection to ask the server with."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+def wait_until_settled(connection: psycopg.Connection[tuple[object, ...]], contestant: Contestant) -> float:
+    """When no task was left, as the server says."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        row = connection.execute(contestant.unsettled.encode(), prepare=True).fetchone()
+        if row is not None and not row[0]:
+            return time.monotonic()
+        time.sleep(POLL_SECONDS)
+    raise PeerFailed(f"{contestant.title} handled every task, and did not settle them all.")

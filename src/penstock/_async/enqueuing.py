@@ -1,0 +1,130 @@
+"""Tasks into their queues, which are declared before the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from penstock.concurrency import AsyncMany
+from penstock.declaring import Declared, GroupStart, QueueNeeds
+from penstock.errors import QueueNotFound
+from penstock.models import NewMessage
+
+from .api import AsyncApi
+from .carrier import Progress
+from .client import AsyncClient
+
+__all__ = ["AsyncEnqueuing"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class AsyncStep(Protocol[T_co]):
+    """Something that is done again when the queue has to be declared first."""
+
+    def __call__(self) -> Coroutine[Any, Any, T_co]: ...
+
+
+T = TypeVar("T")
+
+
+class AsyncEnqueuing:
+    """Sends the messages of tasks over a client, or in a transaction."""
+
+    def __init__(self, api: AsyncApi, declared: Declared) -> None:
+        self._api = api
+        self._declared = declared
+        self._is_own = isinstance(api, AsyncClient)
+
+    async def send(self, queue: QueueNeeds, payload: Any, options: Mapping[str, Any]) -> int:
+        async def step() -> int:
+            return await self._api.send(queue.name, payload, **options)
+
+        return await self._declared_first([queue], step)
+
+    async def send_many(
+        self,
+        queue: QueueNeeds,
+        payloads: AsyncMany,
+        options: Mapping[str, Any],
+        *,
+        progress: Progress | None,
+        atomic: bool,
+    ) -> list[int]:
+        await self.declare(queue)
+        # Not a second time where the queue is gone: an iterator has been read by then.
+        return await self._api.send_many(queue.name, payloads, **options, progress=progress, atomic=atomic)
+
+    async def send_group(self, group: GroupStart) -> tuple[int, list[int]]:
+        """All members and what follows them, or nothing. Returns the ids of the group and of its members."""
+        api = self._api
+        if not isinstance(api, AsyncClient):
+            return await self._start_group(api, group)
+
+        async def step() -> tuple[int, list[int]]:
+            async with api.transaction() as transaction:
+                return await self._start_group(transaction, group)
+
+        return await self._declared_first(group.queues, step)
+
+    async def _start_group(self, api: AsyncApi, group: GroupStart) -> tuple[int, list[int]]:
+        for queue in group.queues:
+            await self.declare(queue)
+        callback = group.callback
+        group_id = await api.create_group(
+            len(group.members),
+            callback.queue.name,
+            callback.message.payload,
+            headers=callback.message.headers,
+            priority=callback.message.priority,
+            tenant=callback.message.tenant,
+            ttl=callback.message.ttl,
+            with_results=group.with_results,
+        )
+        ids = [0] * len(group.members)
+        by_queue: dict[str, list[int]] = {}
+        for position, member in enumerate(group.members):
+            by_queue.setdefault(member.queue.name, []).append(position)
+        for queue_name, positions in by_queue.items():
+            messages = [_of_group(group.members[n].message, group_id, n) for n in positions]
+            for position, message_id in zip(
+                positions, await api.send_many(queue_name, messages), strict=True
+            ):
+                ids[position] = message_id
+        return group_id, ids
+
+    async def _declared_first(self, queues: Sequence[QueueNeeds], step: AsyncStep[T]) -> T:
+        for queue in queues:
+            await self.declare(queue)
+        try:
+            return await step()
+        except QueueNotFound:
+            for queue in queues:
+                self._declared.forget(queue)
+            if not self._is_own:
+                raise  # the transaction has failed; the next one declares the queue
+        for queue in queues:
+            await self.declare(queue)
+        return await step()
+
+    async def declare(self, queue: QueueNeeds) -> None:
+        """See to it that a queue is there, once."""
+        if queue not in self._declared:
+            queue_id = await self._api.declare_queue(
+                queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed
+            )
+            self._declared.add(queue, queue_id, is_committed=self._is_own)
+
+
+def _of_group(message: NewMessage, group_id: int, position: int) -> NewMessage:
+    headers = {**(message.headers or {}), "group": group_id, "position": position}
+    return NewMessage(
+        message.payload,
+        delay=message.delay,
+        deliver_after=message.deliver_after,
+        priority=message.priority,
+        tenant=message.tenant,
+        headers=headers,
+        ttl=message.ttl,
+        dedup_key=message.dedup_key,
+    )

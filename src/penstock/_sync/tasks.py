@@ -1,0 +1,214 @@
+# Written by tools/unasync.py from src/penstock/_async/tasks.py:
+# change that, run `make generate`.
+
+"""What workers need beyond messages: queues for tasks, groups, schedules, and the list of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock import calls
+from penstock.models import GroupProgress, ListedSchedule, ListedWorker, Missed
+from penstock.values import Duration
+
+from .carrier import Carrier
+
+__all__ = ["Tasks"]
+
+
+class Tasks(Carrier):
+    """The calls that tasks and their workers are made of."""
+
+    def declare_queue(
+        self,
+        queue_name: str,
+        *,
+        max_active: int | None = None,
+        retain_completed: Duration | None = None,
+    ) -> int:
+        """A queue for tasks, created where it is missing, without a limit of attempts; returns its id.
+
+        Of one that exists max_active is set where given, and retain_completed raised where given.
+        """
+        return self._run(calls.declare_queue(queue_name, max_active, retain_completed))
+
+    def ack_tasks(
+        self,
+        queue_name: str,
+        message_ids: Sequence[int],
+        token: str,
+        *,
+        results: Sequence[object] | None = None,
+        group_ids: Sequence[int | None] | None = None,
+        positions: Sequence[int | None] | None = None,
+    ) -> list[int]:
+        """Messages that a token holds are done; returns the ids of those that it did hold.
+
+        results: one for each, or None; kept with it. group_ids, positions: the group of each, None for none,
+        and its place in that, from 0 on: call finish_groups() after the commit. Whoever waits for a result is
+        told.
+        """
+        return self._run(
+            calls.ack_tasks(
+                queue_name, message_ids, token, results=results, group_ids=group_ids, positions=positions
+            )
+        )
+
+    def done_channel(self, queue_name: str) -> str:
+        """The NOTIFY channel that tells which tasks of a queue are over."""
+        return self._run(calls.done_channel(queue_name))
+
+    def announce_done(self, queue_name: str, message_ids: Sequence[int]) -> None:
+        """Tell those who wait for results that there will be none: these messages are dead letters."""
+        self._run(calls.announce_done(queue_name, message_ids))
+
+    # Groups
+
+    def create_group(
+        self,
+        total: int,
+        callback_queue: str,
+        callback_payload: object,
+        *,
+        headers: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        ttl: Duration | None = None,
+        with_results: bool = False,
+    ) -> int:
+        """A group of so many messages; returns its id. When all are done, the callback is sent.
+
+        Done is what is acked by ack_tasks() with this id. with_results: the payload of the callback gets
+        a field "results", in the order of the positions. Send the members in the same transaction.
+        """
+        return self._run(
+            calls.create_group(
+                total,
+                callback_queue,
+                callback_payload,
+                headers=headers,
+                priority=priority,
+                tenant=tenant,
+                ttl=ttl,
+                with_results=with_results,
+            )
+        )
+
+    def finish_groups(self, group_ids: Sequence[int] | None = None) -> list[int]:
+        """Send the callbacks of groups that are done, of these or of all; returns the ids of the groups."""
+        return self._run(calls.finish_groups(group_ids))
+
+    def list_groups(self) -> list[GroupProgress]:
+        """Groups whose callback has not been sent."""
+        return self._run(calls.list_groups())
+
+    def delete_group(self, group_id: int) -> bool:
+        """Forget a group: its callback is not sent. False where there is none."""
+        return self._run(calls.delete_group(group_id))
+
+    # Schedules
+
+    def put_schedule(
+        self,
+        name: str,
+        queue_name: str,
+        payload: object,
+        *,
+        definition: object,
+        next_at: datetime,
+        missed: Missed = "skip",
+        headers: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        ttl: Duration | None = None,
+    ) -> datetime:
+        """Make or change a schedule; returns when it is due next.
+
+        That is next_at, but where it exists with the same definition, what it has.
+        """
+        return self._run(
+            calls.put_schedule(
+                name,
+                queue_name,
+                payload,
+                definition=definition,
+                missed=missed,
+                next_at=next_at,
+                headers=headers,
+                priority=priority,
+                tenant=tenant,
+                ttl=ttl,
+            )
+        )
+
+    def advance_schedule(
+        self, name: str, expected: datetime, next_at: datetime, ticks: Sequence[datetime]
+    ) -> list[int]:
+        """Move a schedule that is due, and send a message for each tick; returns their ids.
+
+        None where it is not due at the expected time any more: somebody else was first.
+        """
+        return self._run(calls.advance_schedule(name, expected, next_at, ticks))
+
+    def pause_schedule(self, name: str) -> None:
+        """Pause a schedule: its times go by, and nothing is sent."""
+        self._run(calls.pause_schedule(name))
+
+    def resume_schedule(self, name: str, next_at: datetime | None = None) -> None:
+        """Let a paused schedule go on; next_at: when it is due next, instead of what it has."""
+        self._run(calls.resume_schedule(name, next_at))
+
+    def run_schedule(self, name: str) -> int:
+        """Send the message of a schedule now; returns its id. When it is due next stays as it is."""
+        return self._run(calls.run_schedule(name))
+
+    def delete_schedule(self, name: str) -> bool:
+        """Delete a schedule; False where there is none."""
+        return self._run(calls.delete_schedule(name))
+
+    def list_schedules(self) -> list[ListedSchedule]:
+        """All schedules, by name."""
+        return self._run(calls.list_schedules())
+
+    # Workers
+
+    def register_worker(
+        self,
+        token: str,
+        *,
+        hostname: str,
+        pid: int,
+        version: str,
+        queues: Sequence[str],
+        tasks: Sequence[str],
+        concurrency: int,
+    ) -> None:
+        """Enter a worker into the list, under the token of its leases."""
+        self._run(
+            calls.register_worker(
+                token,
+                hostname=hostname,
+                pid=pid,
+                version=version,
+                queues=queues,
+                tasks=tasks,
+                concurrency=concurrency,
+            )
+        )
+
+    def beat_worker(self, token: str, *, held: int, running: object, stopping: bool) -> bool:
+        """A worker is alive: how many messages it holds, what it runs, whether it is about to stop.
+
+        False where it is not in the list any more.
+        """
+        return self._run(calls.beat_worker(token, held, running, stopping))
+
+    def forget_worker(self, token: str) -> bool:
+        """Take a worker off the list; False where it is not there."""
+        return self._run(calls.forget_worker(token))
+
+    def list_workers(self) -> list[ListedWorker]:
+        """Workers, the oldest first, with what each last told."""
+        return self._run(calls.list_workers())

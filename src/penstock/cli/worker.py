@@ -1,0 +1,129 @@
+"""The command that runs tasks: worker."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported by it, so that --help is quick
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from penstock.tasks.app import App
+
+__all__ = ["worker"]
+
+
+@click.command()
+@click.argument("app")
+@click.option("--queue", "-q", "queues", multiple=True, help="Work for this queue only; may be repeated.")
+@click.option(
+    "--concurrency", "-c", type=click.IntRange(1), default=100, show_default=True, help="Async tasks at once."
+)
+@click.option("--threads", type=click.IntRange(1), help="Tasks in threads at once.  [default: 4 a core]")
+@click.option(
+    "--cpu-processes",
+    type=click.IntRange(1),
+    help="Tasks in processes of their own at once.  [default: 1 a core]",
+)
+@click.option(
+    "--processes", "-p", type=click.IntRange(1), default=1, show_default=True, help="Workers side by side."
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(1),
+    default=30,
+    show_default=True,
+    help="Seconds after which the tasks of a lost worker run elsewhere.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=30,
+    show_default=True,
+    help="Seconds that tasks have to end when the worker stops.",
+)
+@click.option("--dsn", metavar="DSN", help="The database, instead of the app's own.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+def worker(
+    app: str,
+    queues: tuple[str, ...],
+    concurrency: int,
+    threads: int | None,
+    cpu_processes: int | None,
+    processes: int,
+    lease: float,
+    grace: float,
+    dsn: str | None,
+    log_level: str,
+) -> None:
+    """Run the tasks of APP, given as module:name, until SIGTERM or Ctrl-C.
+
+    The first signal: no new tasks, those that run have the grace time to end, and what never began is given
+    back. The second: abort.
+    """
+    from penstock.errors import PenstockError
+    from penstock.middleware.logging import configure_logging
+
+    configure_logging(log_level)
+    if processes > 1:
+        from penstock.worker.supervisor import Supervisor
+
+        find_app(app)  # better told once than by each
+        sys.exit(Supervisor(processes, sys.argv, grace).run())
+
+    from penstock.worker.worker import Worker
+
+    found = find_app(app)
+    if dsn is not None:
+        found.use(dsn)
+    try:
+        one = Worker(
+            found,
+            queues=queues or None,
+            concurrency=concurrency,
+            threads=threads,
+            processes=cpu_processes,
+            lease=lease,
+            grace=grace,
+        )
+        in_order = one.run_forever()
+    except PenstockError as exc:
+        raise click.ClickException(f"{exc} ({exc.hint})" if exc.hint else str(exc)) from None
+    sys.stdout.flush()
+    logging.shutdown()
+    # Threads that did not end in time must not keep the process.
+    os._exit(0 if in_order else 1)
+
+
+def find_app(reference: str) -> App:
+    """The app that module:name stands for."""
+    from penstock.tasks.app import App
+
+    module_name, _, name = reference.partition(":")
+    if not module_name:
+        raise click.UsageError(f"APP is module:name, not {reference!r}")
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
+            raise
+        raise click.UsageError(f"there is no module {exc.name!r} here: {os.getcwd()}") from None
+    if name:
+        found = getattr(module, name, None)
+        if not isinstance(found, App):
+            raise click.UsageError(f"{name!r} of module {module_name!r} is {found!r}, not a penstock.App")
+        return found
+    apps = [value for value in vars(module).values() if isinstance(value, App)]
+    if len(apps) != 1:
+        raise click.UsageError(
+            f"module {module_name!r} has {len(apps)} apps: say which, as {module_name}:name"
+        )
+    return apps[0]

@@ -1,0 +1,68 @@
+"""What an app sends beyond single messages: the queues that it needs, and groups."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .models import NewMessage
+
+__all__ = ["Declared", "GroupMember", "GroupStart", "QueueNeeds"]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNeeds:
+    """A queue of tasks. max_active, retain_completed: None leaves it as it is."""
+
+    name: str
+    max_active: int | None = None
+    retain_completed: int | None = None
+
+
+class Declared:
+    """The queues that are known to be there, so that each is declared once in a process.
+
+    One that was declared in somebody's transaction may be gone with it: it counts when two of them found the
+    same one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: set[QueueNeeds] = set()
+        self._seen: dict[QueueNeeds, int] = {}
+
+    def __contains__(self, needs: QueueNeeds) -> bool:
+        return needs in self._known
+
+    def add(self, needs: QueueNeeds, queue_id: int, *, is_committed: bool) -> None:
+        with self._lock:
+            if is_committed or self._seen.get(needs) == queue_id:
+                self._known.add(needs)
+            self._seen[needs] = queue_id
+
+    def forget(self, needs: QueueNeeds) -> None:
+        with self._lock:
+            self._known.discard(needs)
+            self._seen.pop(needs, None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A task of a group."""
+
+    queue: QueueNeeds
+    message: NewMessage
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStart:
+    """What a group begins with: its members, and what follows when all of them are done."""
+
+    members: Sequence[GroupMember]
+    callback: GroupMember
+    with_results: bool
+
+    @property
+    def queues(self) -> list[QueueNeeds]:
+        return list(dict.fromkeys(member.queue for member in (*self.members, self.callback)))

@@ -1,0 +1,188 @@
+-- Groups: a message that is sent when all of many others are done.
+
+create or replace function penstock._check_send(queue_name text, payload jsonb, headers jsonb, priority int, tenant text, ttl_seconds int) returns void
+language plpgsql
+as $$
+begin
+    perform penstock._queue_id(queue_name);
+    if payload is null then
+        perform penstock._invalid('no payload given: null', 'JSON null is written ''null''::jsonb.');
+    end if;
+    if jsonb_typeof(headers) <> 'object' then
+        perform penstock._invalid(format('headers must be an object, not %s', left(headers::text, 100)));
+    end if;
+    perform penstock._check_range('priority', priority, 0, 3);
+    if char_length(tenant) not between 1 and 255 then
+        perform penstock._invalid(format('tenant must have 1 to 255 characters, not %s', char_length(tenant)), 'null is for messages of no tenant.');
+    end if;
+    if ttl_seconds is not null then
+        perform penstock._check_range('ttl_seconds', ttl_seconds, 1, 2147483647);
+    end if;
+end
+$$;
+comment on function penstock._check_send(text, jsonb, jsonb, int, text, int) is
+    'Refuses what send_message() would refuse later, when nobody is there to be told.';
+
+create or replace function penstock.create_group(
+    total int,
+    callback_queue text,
+    callback_payload jsonb,
+    callback_headers jsonb,
+    priority int default 2,
+    tenant text default null,
+    ttl_seconds int default null,
+    with_results boolean default false
+) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+declare
+    group_id bigint;
+begin
+    perform penstock._check_range('total', total, 1, 10000000);
+    perform penstock._check_send(callback_queue, callback_payload, callback_headers, priority, tenant, ttl_seconds);
+    if with_results is null then
+        perform penstock._invalid('with_results must be true or false, not null');
+    end if;
+    if with_results and jsonb_typeof(callback_payload) <> 'object' then
+        perform penstock._invalid(format('callback_payload must be an object where results are added to it, not %s', jsonb_typeof(callback_payload)));
+    end if;
+    insert into penstock.groups (total, created_at, callback_queue, callback_payload, callback_headers, priority, tenant, ttl_seconds, with_results)
+    values (
+        create_group.total, penstock.clock(), create_group.callback_queue, create_group.callback_payload, create_group.callback_headers,
+        create_group.priority, create_group.tenant, create_group.ttl_seconds, create_group.with_results
+    )
+    returning id into group_id;
+    return group_id;
+end
+$$;
+comment on function penstock.create_group(int, text, jsonb, jsonb, int, text, int, boolean) is
+    'Makes a group of so many messages, and returns its id: when all are acked by ack_tasks() with this id and their positions, from 0 on, the callback is sent. with_results: its payload gets a field "results", those of all members in the order of their positions. Send the members in the same transaction.';
+
+-- Most calls come when most members are not done, so a few members are looked for before all are counted: the last ones,
+-- since members are done more or less in order, and some spread over the rest.
+create or replace function penstock._is_complete(group_id bigint, total int) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    for i in 0..31 loop
+        if not exists (
+            select from penstock.group_results r
+            where r.group_id = group_id and r.position = case when i < 16 then greatest(total - 1 - i, 0) else (total - 1)::bigint * (i - 16) / 16 end
+        ) then
+            return false;
+        end if;
+        exit when i >= total - 1;
+    end loop;
+    return (select count(*) from penstock.group_results r where r.group_id = group_id) >= total;
+end
+$$;
+comment on function penstock._is_complete(bigint, int) is 'Whether all members of a group are done.';
+
+-- Only groups that are complete are locked: who skips one that another holds can rely on that one to send. In the order of
+-- queues, as publishers take their locks.
+create or replace function penstock._finish_groups(group_ids bigint[], waits boolean) returns setof bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    complete penstock.groups;
+    payload jsonb;
+begin
+    for complete in
+        select g.* from penstock.groups g
+        where g.id = any(coalesce(group_ids, array(select x.id from penstock.groups x))) and penstock._is_complete(g.id, g.total)
+        order by (select q.id from penstock.queues q where q.name = g.callback_queue), g.id
+        for update of g skip locked
+    loop
+        if not waits then
+            continue when not (
+                select pg_try_advisory_xact_lock_shared(1346719315, q.id) from penstock.queues q where q.name = complete.callback_queue
+            );
+        end if;
+        -- One that cannot be sent, for its queue is gone or the results are too large, holds back no other.
+        begin
+            payload := complete.callback_payload;
+            if complete.with_results then
+                payload := payload || jsonb_build_object('results', (
+                    select jsonb_agg(r.result order by r.position) from penstock.group_results r where r.group_id = complete.id
+                ));
+            end if;
+            perform penstock.send_message(
+                complete.callback_queue, payload, priority => complete.priority, tenant => complete.tenant,
+                headers => complete.callback_headers, ttl_seconds => complete.ttl_seconds
+            );
+            delete from penstock.group_results r where r.group_id = complete.id;
+            delete from penstock.groups g where g.id = complete.id;
+            return next complete.id;
+        exception when others then
+            raise warning 'the callback of group % cannot be sent: %', complete.id, sqlerrm;
+        end;
+    end loop;
+end
+$$;
+comment on function penstock._finish_groups(bigint[], boolean) is 'Sends the callbacks of complete groups; waits: for the lock of a queue that is being changed.';
+
+create or replace function penstock.finish_groups(group_ids bigint[] default null) returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+begin
+    return query select penstock._finish_groups(group_ids, true);
+end
+$$;
+comment on function penstock.finish_groups(bigint[]) is
+    'Sends the callbacks of groups whose members are all done, of these or of all, and forgets those groups; each is sent once, however many call this at once. Returns the ids of the groups. One whose callback cannot be sent stays, with a warning. maintain() does this once a minute, for what a killed worker left.';
+
+create or replace function penstock.list_groups() returns setof penstock.group_progress
+language sql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+    select
+        g.id, g.total, (select count(*) from penstock.group_results r where r.group_id = g.id), g.created_at, g.callback_queue, g.callback_headers
+    from penstock.groups g
+    order by g.id
+$$;
+comment on function penstock.list_groups() is 'Groups whose callback has not been sent, with how many of their members are done.';
+
+create or replace function penstock.delete_group(group_id bigint) returns boolean
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+#variable_conflict use_variable
+begin
+    delete from penstock.groups g where g.id = group_id;
+    if not found then
+        return false;
+    end if;
+    delete from penstock.group_results r where r.group_id = group_id;
+    return true;
+end
+$$;
+comment on function penstock.delete_group(bigint) is
+    'Forgets a group: its callback is not sent. Its members stay as they are. False where there is none.';
+
+-- What was committed while its group was being deleted. Results come after their group: where it cannot be seen, it is gone.
+create or replace function penstock._forget_group_results() returns bigint
+language plpgsql
+as $$
+declare
+    candidate bigint := 0;
+    n bigint;
+    removed bigint := 0;
+begin
+    loop
+        select r.group_id into candidate from penstock.group_results r where r.group_id > candidate order by r.group_id limit 1;
+        exit when not found;
+        continue when exists (select from penstock.groups g where g.id = candidate);
+        delete from penstock.group_results r where r.group_id = candidate;
+        get diagnostics n = row_count;
+        removed := removed + n;
+    end loop;
+    return removed;
+end
+$$;
+comment on function penstock._forget_group_results() is 'Removes results of groups that are not there any more.';

@@ -1,0 +1,127 @@
+-- Tasks: what workers need beyond messages: a queue as the task wants it, acks in groups, and word to those who wait for a result.
+
+-- An attempt to create may lose against another that asks for something else: then what is there is changed as usual.
+create or replace function penstock.declare_queue(queue_name text, max_active int default null, retain_completed_seconds int default null) returns bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    queue penstock.queues;
+begin
+    if retain_completed_seconds is not null then
+        perform penstock._check_range('retain_completed_seconds', retain_completed_seconds, 0, 2147483647);
+    end if;
+    loop
+        select q.* into queue from penstock.queues q
+        where q.name = queue_name and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock());
+        exit when found;
+        begin
+            return penstock.create_queue(
+                queue_name, max_delivery_attempts => 0, max_active => max_active, priority_shares => '{0,0,0,0}',
+                retain_completed_seconds => coalesce(retain_completed_seconds, 86400)
+            );
+        exception when sqlstate 'PN003' then
+            null;
+        end;
+    end loop;
+    if nullif(max_active, 0) is distinct from queue.max_active and max_active is not null then
+        perform penstock.alter_queue(queue_name, max_active => max_active);
+    end if;
+    if retain_completed_seconds > queue.retain_completed_seconds then
+        update penstock.queues q set retain_completed_seconds = retain_completed_seconds
+        where q.id = queue.id and q.retain_completed_seconds < retain_completed_seconds;
+    end if;
+    return queue.id;
+end
+$$;
+comment on function penstock.declare_queue(text, int, int) is
+    'The id of a queue for tasks. It is created where it is missing, without a limit of attempts, since workers know how many each task has, and with places (max_active) that all priorities share. On one that exists max_active is set where given, and retain_completed_seconds raised where given; all else stays as it is.';
+
+-- The id of a member that was done before is acked by nobody, so a result is written once.
+create or replace function penstock.ack_tasks(
+    queue_name text,
+    message_ids bigint[],
+    token text,
+    results jsonb[] default null,
+    group_ids bigint[] default null,
+    positions int[] default null
+) returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_variable
+declare
+    acked bigint[];
+begin
+    if message_ids is null or (group_ids is null) <> (positions is null) or cardinality(group_ids) <> cardinality(message_ids)
+        or cardinality(positions) <> cardinality(message_ids)
+    then
+        perform penstock._invalid(
+            format('there must be a group and a position for each message, or for none: %s ids, %s groups, %s positions',
+                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(group_ids)::text, 'no'), coalesce(cardinality(positions)::text, 'no'))
+        );
+    end if;
+    acked := array(select penstock.ack_messages(queue_name, message_ids, array_fill(token, array[cardinality(message_ids)]), results));
+    if cardinality(acked) = 0 then
+        return;
+    end if;
+    if group_ids is not null then
+        insert into penstock.group_results (group_id, position, message_id, result)
+        select m.group_id, m.position, m.id, m.result
+        from unnest(message_ids, group_ids, positions, results) m(id, group_id, position, result)
+        where m.group_id is not null and (cardinality(acked) = cardinality(message_ids) or m.id = any(acked))
+            and exists (select from penstock.groups g where g.id = m.group_id and m.position between 0 and g.total - 1)
+        on conflict do nothing;
+    end if;
+    perform penstock._tell_done(queue_name, acked);
+    return query select unnest(acked);
+end
+$$;
+comment on function penstock.ack_tasks(text, bigint[], text, jsonb[], bigint[], int[]) is
+    'ack_messages() for what one token holds, with word to those who wait for a result (done_channel), and for members of groups a note that they are done. group_ids and positions: the group of each message, null for none, and its place in it. Call finish_groups() after the commit.';
+
+-- A channel name has 63 bytes at the most.
+create or replace function penstock.done_channel(queue_name text) returns text
+language sql immutable parallel safe
+as $$
+    select case
+        when octet_length('done:' || queue_name) <= 63 then 'done:' || queue_name
+        else 'done:' || md5(queue_name)
+    end
+$$;
+comment on function penstock.done_channel(text) is
+    'The NOTIFY channel on which workers tell which tasks of a queue are over: done:<name>, or done:<md5 of the name> where that would be longer than 63 bytes. The payload of a notification is message ids with commas between them.';
+
+-- A notification takes less than 8000 bytes, an id 19 and a comma.
+create or replace function penstock._tell_done(queue_name text, message_ids bigint[]) returns void
+language plpgsql
+as $$
+declare
+    at_once constant int := 390;
+begin
+    for start in 1..cardinality(message_ids) by at_once loop
+        perform pg_notify(penstock.done_channel(queue_name), array_to_string(message_ids[start:start + at_once - 1], ','));
+    end loop;
+end
+$$;
+comment on function penstock._tell_done(text, bigint[]) is 'Wakes those who wait for a result of these messages.';
+
+create or replace function penstock.announce_done(queue_name text, message_ids bigint[]) returns void
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+begin
+    perform penstock._queue_id(queue_name);
+    if message_ids is null or cardinality(message_ids) > 100000 then
+        perform penstock._invalid(format('message_ids must be 100000 at the most, not %s', coalesce(cardinality(message_ids)::text, 'null')));
+    end if;
+    -- Subscripts from 1 on, whatever they were.
+    perform penstock._tell_done(queue_name, array(select i.id from unnest(message_ids) i(id) where i.id is not null));
+end
+$$;
+comment on function penstock.announce_done(text, bigint[]) is
+    'Tells those who wait for the result of a task that there will be none: it is among the dead letters. See done_channel().';

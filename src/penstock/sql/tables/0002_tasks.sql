@@ -1,0 +1,98 @@
+-- Tasks: groups with a callback, schedules, and who works.
+
+create table penstock.groups (
+    id bigint generated always as identity primary key,
+    total int not null,
+    created_at timestamptz not null,
+    callback_queue text not null,
+    callback_payload jsonb not null,
+    callback_headers jsonb,
+    priority int not null,
+    tenant text collate "C",
+    ttl_seconds int,
+    with_results boolean not null
+);
+comment on table penstock.groups is 'Groups of messages, each with the message that is sent when all of it are done. Written and deleted, never updated.';
+
+-- A row for each member that is done, not a count: members that are done at once wait for nobody. No foreign key, which
+-- would have all of them lock the row of their group.
+create table penstock.group_results (
+    group_id bigint not null,
+    position int not null,
+    message_id bigint not null,
+    result jsonb,
+    primary key (group_id, position)
+);
+comment on table penstock.group_results is 'Members of groups that are done, by their position from 0 on, with their results.';
+
+create table penstock.schedules (
+    name text primary key,
+    queue_name text not null,
+    payload jsonb not null,
+    headers jsonb,
+    priority int not null,
+    tenant text collate "C",
+    ttl_seconds int,
+    definition jsonb not null,
+    missed text not null check (missed in ('skip', 'one', 'all')),
+    next_at timestamptz not null,
+    last_tick timestamptz,
+    paused_at timestamptz,
+    created_at timestamptz not null
+);
+comment on table penstock.schedules is 'What is sent again and again, and when next. Whoever moves next_at sends.';
+
+create table penstock.workers (
+    token text collate "C" primary key,
+    hostname text not null,
+    pid int not null,
+    version text not null,
+    queues text[] not null,
+    tasks text[] not null,
+    concurrency int not null,
+    started_at timestamptz not null,
+    seen_at timestamptz not null,
+    stopping boolean not null,
+    held int not null,
+    running jsonb not null
+);
+comment on table penstock.workers is 'Processes that run tasks, by the token of their leases, as they last told.';
+
+create type penstock.group_progress as (
+    id bigint,
+    total int,
+    done_count bigint,
+    created_at timestamptz,
+    callback_queue text,
+    callback_headers jsonb
+);
+create type penstock.schedule as (
+    name text,
+    queue_name text,
+    payload jsonb,
+    headers jsonb,
+    priority int,
+    tenant text,
+    ttl_seconds int,
+    definition jsonb,
+    missed text,
+    next_at timestamptz,
+    last_tick timestamptz,
+    paused_at timestamptz,
+    created_at timestamptz
+);
+create type penstock.worker as (
+    token text,
+    hostname text,
+    pid int,
+    version text,
+    queues text[],
+    tasks text[],
+    concurrency int,
+    started_at timestamptz,
+    seen_at timestamptz,
+    is_alive boolean,
+    stopping boolean,
+    held int,
+    running jsonb
+);

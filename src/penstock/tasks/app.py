@@ -1,0 +1,372 @@
+"""The app: tasks and where they are enqueued."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+
+from penstock._async.api import AsyncApi
+from penstock._async.client import AsyncClient
+from penstock._async.enqueuing import AsyncEnqueuing
+from penstock._sync.api import Api
+from penstock._sync.client import Client
+from penstock._sync.enqueuing import Enqueuing
+from penstock.declaring import Declared, QueueNeeds
+from penstock.errors import InvalidArgument
+from penstock.tasks.hooks import Middleware
+from penstock.values import Duration, interval, seconds
+
+from .choosing import Tenant, Unique
+from .context import TaskContext
+from .decorators import PeriodicDecorator, TaskDecorator
+from .groups import group_handle, group_start
+from .handle import GroupHandle
+from .periodic import Cron, Every, Missed, Periodic
+from .policy import Policy, RetryDelays
+from .task import RESULT_SECONDS, Task, TaskCall
+
+__all__ = ["App"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T", bound="Task[..., Any]")
+
+# The queue of tasks that name none and need none of their own.
+DEFAULT_QUEUE = "default"
+
+
+class App:
+    """Tasks, and the database that they are enqueued in.
+
+    dsn: as in penstock.connect(). middleware: hooks around enqueue and run, the first one outermost.
+    """
+
+    def __init__(self, dsn: str | None = None, *, middleware: Sequence[Middleware] = ()) -> None:
+        self._dsn = dsn
+        self.middleware = list(middleware)
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.schedules: dict[str, Periodic] = {}
+        self._queues: dict[str, QueueNeeds] = {}
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self.declared = Declared()
+        self._client: Client | None = None
+        self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
+
+    def __repr__(self) -> str:
+        return f"<app of {len(self.tasks)} tasks>"
+
+    # Declare
+
+    @overload
+    def task(
+        self, function: Callable[Concatenate[TaskContext, P], Coroutine[Any, Any, R]], /
+    ) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[TaskContext, P], R], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int = 1,
+        attempt_timeout: Duration | None = None,
+        retry_delays: RetryDelays | None = None,
+        ttl: Duration | None = None,
+        concurrency: int | None = None,
+        max_active: int | None = None,
+        priority: int | None = None,
+        tenant: Tenant | None = None,
+        unique: Unique = False,
+        result: bool | Duration = False,
+        process: bool = False,
+    ) -> TaskDecorator: ...
+
+    def task(self, *function: Any, **options: Any) -> Any:
+        """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5)`.
+
+        name: the function's, unless given. queue: "default", unless given; a task with concurrency, max_active
+        or result gets a queue of its own, named after it. max_attempts: with 1, the first error ends it.
+        attempt_timeout: how long one attempt may take. retry_delays: after an attempt that failed; one for all,
+        one for each (the last one for all that follow), or penstock.Exponential(). ttl: how long after it was
+        enqueued it is given up; not given, what all attempts and delays come to, if attempt_timeout is given.
+        concurrency: how many of it one worker runs at once. max_active: how many all workers run at once.
+        priority: penstock.URGENT to LOW. tenant: whose it is, or a function of the arguments. unique: refuse a
+        second one while the first is not finished; by all arguments (True), by those named, or by a function.
+        result: keep what it returns, for a day (True) or as long as given. process: run it in a process of
+        its own, for work that keeps the processor busy.
+        """
+
+        def declare(function: Callable[..., Any]) -> Task[..., Any]:
+            return self._declare_task(function, **options)
+
+        return declare(*function) if function else declare
+
+    def _declare_task(
+        self,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        max_attempts: int = 1,
+        attempt_timeout: Duration | None = None,
+        retry_delays: RetryDelays | None = None,
+        ttl: Duration | None = None,
+        concurrency: int | None = None,
+        max_active: int | None = None,
+        priority: int | None = None,
+        tenant: Tenant | None = None,
+        unique: Unique = False,
+        result: bool | Duration = False,
+        process: bool = False,
+    ) -> Task[..., Any]:
+        if isinstance(function, Task) or not callable(function):
+            raise InvalidArgument(f"a task is made of a function, not of {function!r}")
+        name = function.__name__ if name is None else name
+        if not isinstance(name, str) or not name:
+            raise InvalidArgument(f"the name of a task must be a string, not {name!r}")
+        if name in self.tasks:
+            raise InvalidArgument(f"there is a task {name!r} already", hint="give one of them a name=")
+        for option, value in (("concurrency", concurrency), ("max_active", max_active)):
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidArgument(f"{option} must be at least 1, not {value!r}")
+        if priority is not None and priority not in range(4):
+            raise InvalidArgument(
+                f"priority must be 0 (penstock.URGENT) to 3 (penstock.LOW), not {priority!r}"
+            )
+        if result is False:
+            kept = None
+        else:
+            kept = RESULT_SECONDS if result is True else seconds("result", result)
+        if queue is None:
+            has_own = concurrency is not None or max_active is not None or kept is not None
+            queue = name if has_own else DEFAULT_QUEUE
+        task: Task[..., Any] = Task(
+            self,
+            function,
+            name=name,
+            queue=queue,
+            policy=Policy.of(max_attempts, attempt_timeout, retry_delays, ttl),
+            concurrency=concurrency,
+            max_active=max_active,
+            priority=priority,
+            tenant=tenant,
+            unique=unique,
+            result_seconds=kept,
+            process=process,
+        )
+        self._add_needs(task)
+        self.tasks[name] = task
+        return task
+
+    def _add_needs(self, task: Task[..., Any]) -> None:
+        """A queue has one cap: tasks that share it have to agree. Results are kept for the longest time."""
+        if not isinstance(task.queue, str) or not task.queue:
+            raise InvalidArgument(f"queue must be a string, not {task.queue!r}")
+        before = self._queues.get(task.queue)
+        if before is not None and before.max_active != task.max_active:
+            raise InvalidArgument(
+                f"task {task.name!r} has max_active {task.max_active}, others in queue {task.queue!r} have"
+                f" {before.max_active}",
+                hint="max_active is a cap of the whole queue: give the task a queue of its own",
+            )
+        kept = task.result_seconds
+        if before is not None and before.retain_completed is not None:
+            kept = max(before.retain_completed, kept or 0)
+        self._queues[task.queue] = QueueNeeds(task.queue, task.max_active, kept)
+
+    def needs(self, queue: str) -> QueueNeeds:
+        """What a queue of this app has to be."""
+        return self._queues[queue]
+
+    @property
+    def queues(self) -> tuple[QueueNeeds, ...]:
+        """All queues that tasks of this app are in."""
+        return tuple(self._queues.values())
+
+    def periodic(
+        self,
+        *,
+        cron: str | None = None,
+        tz: str = "UTC",
+        every: Duration | None = None,
+        missed: Missed = "one",
+        name: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+        **options: Any,
+    ) -> PeriodicDecorator:
+        """Enqueue a task at times: `@app.periodic(cron="*/5 * * * *", tz="Europe/Riga")`, or every=60.
+
+        On a function it makes a task of it, with options as in task(); or put it above `@app.task(...)`. Each
+        tick is enqueued once, however many workers there are. missed: what becomes of ticks while no worker
+        was there: "skip" them, make up for the last "one", or for "all". arguments: of the task.
+        """
+        schedule = _schedule(cron, tz, every)
+
+        def declare(function: Any) -> Any:
+            task = function if isinstance(function, Task) else self._declare_task(function, **options)
+            if isinstance(function, Task) and options:
+                raise InvalidArgument(
+                    f"options of a task stand in its @app.task(...), not here: {sorted(options)}"
+                )
+            self._add_schedule(task, schedule, missed, name or task.name, arguments or {})
+            return task
+
+        return declare
+
+    def _add_schedule(
+        self,
+        task: Task[..., Any],
+        schedule: Cron | Every,
+        missed: Missed,
+        name: str,
+        arguments: Mapping[str, object],
+    ) -> None:
+        if name in self.schedules:
+            raise InvalidArgument(f"there is a schedule {name!r} already", hint="give one of them a name=")
+        message = task.options()._message(task.arguments.bind((), arguments))
+        self.schedules[name] = Periodic(
+            name=name,
+            task_name=task.name,
+            queue_name=task.queue,
+            payload=message.payload,
+            headers=message.headers or {},
+            priority=message.priority,
+            tenant=message.tenant,
+            ttl=message.ttl,
+            schedule=schedule,
+            missed=missed,
+        )
+
+    # Groups
+
+    def enqueue_group(
+        self, calls: Sequence[TaskCall], *, callback: TaskCall, using: object = None
+    ) -> GroupHandle:
+        """Enqueue tasks together, and `callback` when all of them are done; all or nothing.
+
+        A callback with a parameter `results` gets what they returned, in order. using: somebody's transaction.
+        """
+        api = self.client if using is None else using if isinstance(using, Api) else self.client.using(using)
+        group_id, ids = Enqueuing(api, self.declared).send_group(group_start(calls, callback))
+        return group_handle(group_id, ids, calls)
+
+    async def enqueue_group_async(
+        self, calls: Sequence[TaskCall], *, callback: TaskCall, using: object = None
+    ) -> GroupHandle:
+        """Enqueue tasks together, and `callback` when all of them are done. See enqueue_group()."""
+        own = self.async_client
+        api = own if using is None else using if isinstance(using, AsyncApi) else own.using(using)
+        group_id, ids = await AsyncEnqueuing(api, self.declared).send_group(group_start(calls, callback))
+        return group_handle(group_id, ids, calls)
+
+    # Attempts for those that failed
+
+    def add_retries(self, task: Task[..., Any] | str, attempts: int) -> int:
+        """Bring back all of a task that had no attempts left or expired, with so many attempts more."""
+        found = self._find(task)
+        return self.client.add_retries(found.queue, attempts, headers={"task": found.name})
+
+    async def add_retries_async(self, task: Task[..., Any] | str, attempts: int) -> int:
+        """Bring back all of a task that had no attempts left or expired, with so many attempts more."""
+        found = self._find(task)
+        return await self.async_client.add_retries(found.queue, attempts, headers={"task": found.name})
+
+    def _find(self, task: Task[..., Any] | str) -> Task[..., Any]:
+        name = task.name if isinstance(task, Task) else task
+        if name not in self.tasks:
+            raise InvalidArgument(f"there is no task {name!r}: there are {sorted(self.tasks)}")
+        return self.tasks[name]
+
+    # Clients
+
+    @property
+    def client(self) -> Client:
+        """The client that tasks are enqueued with; connects at the first call."""
+        with self._lock:
+            if self._client is None:
+                self._client = Client(self._dsn)
+            return self._client
+
+    @property
+    def async_client(self) -> AsyncClient:
+        """The client that tasks are enqueued with in the loop that runs."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            client = self._async_clients.get(loop)
+            if client is None:
+                for other in [other for other in self._async_clients if other.is_closed()]:
+                    del self._async_clients[other]
+                client = self._async_clients[loop] = AsyncClient(self._dsn)
+            return client
+
+    def new_async_client(self, **options: Any) -> AsyncClient:
+        """Another client of the same database."""
+        return AsyncClient(self._dsn, **options)
+
+    def use(self, dsn: str) -> None:
+        """Another database from now on."""
+        self.close()
+        self._dsn = dsn
+        self._reset()
+
+    @contextmanager
+    def connected_to(self, dsn: str) -> Iterator[Self]:
+        """Another database for as long as the block runs, as in tests."""
+        before, self._dsn = self._dsn, dsn
+        held = (self.declared, self._client, self._async_clients)
+        self._reset()
+        try:
+            yield self
+        finally:
+            self.close()
+            self._dsn = before
+            self.declared, self._client, self._async_clients = held
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones. For async clients: aclose()."""
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    async def aclose(self) -> None:
+        """Close the connections of this loop."""
+        with self._lock:
+            client = self._async_clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+        self.close()
+
+
+def _schedule(cron: str | None, tz: str, every: Duration | None) -> Cron | Every:
+    if (cron is None) == (every is None):
+        raise InvalidArgument(f"give either cron or every, not cron={cron!r} and every={every!r}")
+    return Every(interval("every", every)) if every is not None else Cron(cron or "", tz)

@@ -1,0 +1,201 @@
+"""The parameters of a handler: what a call of it is stored as, and how it becomes a call again."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, get_type_hints
+
+import msgspec
+
+from penstock.errors import InvalidArgument, PayloadInvalid
+from penstock.payloads import Json, codec_of, is_pydantic
+
+from .context import TaskContext
+
+__all__ = ["Arguments", "from_plain", "to_plain"]
+
+_MISSING: Any = object()
+# What JSON holds as it is: a value of exactly its parameter's type needs no look.
+_PLAIN = frozenset({str, int, bool, float, type(None)})
+
+
+def to_plain(value: object) -> Json:
+    """A value as what JSON can hold: dataclasses, models, datetime, UUID, Decimal, bytes and more."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model)
+
+
+def from_plain(plain: Json, kind: Any) -> Any:
+    """The value of a type that JSON stands for."""
+    return msgspec.convert(plain, kind, str_keys=True, dec_hook=_decode_model)
+
+
+def _encode_model(value: object) -> Json:
+    if is_pydantic(type(value)):
+        return codec_of(type(value)).encode(value)
+    raise TypeError(f"a {type(value).__qualname__} cannot be stored as JSON")
+
+
+def _decode_model(kind: type, plain: Json) -> Any:
+    if is_pydantic(kind):
+        return codec_of(kind).decode(plain)
+    if isinstance(plain, kind):
+        return plain
+    raise TypeError(f"a {kind.__qualname__} cannot be read from JSON")
+
+
+class Arguments:
+    """Binds calls of one handler. Types are looked up at the first use, when all modules are there."""
+
+    def __init__(self, function: Callable[..., Any], task_name: str) -> None:
+        self._function = function
+        self._task_name = task_name
+        self._parameters = inspect.signature(function).parameters
+        for name, parameter in self._parameters.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                raise InvalidArgument(
+                    f"task {task_name!r} takes *{name}: arguments of a task have names",
+                    hint="take a list instead",
+                )
+        self.takes_any = any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        try:
+            return get_type_hints(self._function, include_extras=True)
+        except NameError as exc:
+            raise InvalidArgument(
+                f"an annotation of task {self._task_name!r} names {exc.name!r}, which its module does not know",
+                hint="import it in the module, not under TYPE_CHECKING only",
+            ) from exc
+
+    @cached_property
+    def context_name(self) -> str | None:
+        """The parameter that gets the context, if there is one."""
+        return next((name for name in self._parameters if self._hints.get(name) is TaskContext), None)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The parameters that a caller gives, in order."""
+        return tuple(
+            name
+            for name, parameter in self._parameters.items()
+            if name != self.context_name and parameter.kind is not parameter.VAR_KEYWORD
+        )
+
+    @cached_property
+    def _positional(self) -> tuple[str, ...]:
+        keyword_only = inspect.Parameter.KEYWORD_ONLY
+        return tuple(name for name in self.names if self._parameters[name].kind is not keyword_only)
+
+    @cached_property
+    def _required(self) -> frozenset[str]:
+        empty = inspect.Parameter.empty
+        return frozenset(name for name in self.names if self._parameters[name].default is empty)
+
+    @cached_property
+    def _kinds(self) -> dict[str, Any]:
+        return {name: self._hints.get(name, Any) for name in self.names}
+
+    @cached_property
+    def _model(self) -> type[msgspec.Struct]:
+        """A struct with a field for each parameter: it converts, and knows what is missing or too much."""
+        fields: list[Any] = [
+            (name, kind) if name in self._required else (name, kind, msgspec.field(default=_MISSING))
+            for name, kind in self._kinds.items()
+        ]
+        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not self.takes_any)
+
+    @cached_property
+    def result_kind(self) -> Any:
+        return self._hints.get("return", Any)
+
+    # When a task is enqueued
+
+    def bind(self, positional: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
+        """The arguments of a call by name; an error says what does not fit."""
+        if not positional and named.keys() == self._required:
+            return dict(named)
+        if len(positional) > len(self._positional):
+            raise self._misfit(f"takes {len(self._positional)} positional arguments, not {len(positional)}")
+        bound: dict[str, object] = dict(zip(self._positional, positional, strict=False))
+        for name, value in named.items():
+            if name in bound:
+                raise self._misfit(f"got {name!r} twice")
+            if name not in self._kinds and not (self.takes_any and name != self.context_name):
+                raise self._misfit(f"has no parameter {name!r}")
+            bound[name] = value
+        if missing := [name for name in self.names if name in self._required and name not in bound]:
+            raise self._misfit(f"needs {', '.join(map(repr, missing))}")
+        return bound
+
+    def encode(self, bound: Mapping[str, object]) -> dict[str, Json]:
+        """What JSON holds of the arguments. Each is looked at both ways, so that what comes back fits."""
+        return {name: self._encoded(name, value) for name, value in bound.items()}
+
+    def _encoded(self, name: str, value: object) -> Json:
+        kind = self._kinds.get(name, Any)
+        if kind is Any or (kind is type(value) and kind in _PLAIN):
+            return value
+        try:
+            plain = to_plain(value)
+            from_plain(plain, kind)
+        except (TypeError, ValueError, msgspec.ValidationError, InvalidArgument) as exc:
+            raise self._misfit(
+                f"got {name}={_shown(value)}, which does not fit {_name(kind)}: {exc}"
+            ) from exc
+        return plain
+
+    # When it is run
+
+    def decode(self, plain: Json) -> dict[str, Any]:
+        """The arguments to call the handler with, from a payload."""
+        if not plain and not self._required and plain == {}:
+            return {}
+        if not isinstance(plain, dict):
+            raise PayloadInvalid(
+                f"the payload of task {self._task_name!r} must be an object of its arguments, not {_shown(plain)}"
+            )
+        try:
+            found = from_plain(plain, self._model)
+        except (msgspec.ValidationError, TypeError, ValueError) as exc:
+            raise PayloadInvalid(
+                f"the payload of task {self._task_name!r} does not fit {self.signature}: {exc}"
+            ) from exc
+        arguments = {}
+        for name in self.names:
+            value = getattr(found, name)
+            if value is not _MISSING:
+                arguments[name] = value
+        if self.takes_any:
+            arguments |= {name: value for name, value in plain.items() if name not in self._kinds}
+        return arguments
+
+    def call(self, arguments: dict[str, Any], context: Any) -> Any:
+        """Call the handler."""
+        if self.context_name is not None:
+            arguments[self.context_name] = context
+        positional = [
+            arguments.pop(name)
+            for name, parameter in self._parameters.items()
+            if parameter.kind is parameter.POSITIONAL_ONLY and name in arguments
+        ]
+        return self._function(*positional, **arguments)
+
+    @property
+    def signature(self) -> str:
+        shown = [name if name in self._required else f"{name}=..." for name in self.names]
+        return f"({', '.join([*shown, '**'] if self.takes_any else shown)})"
+
+    def _misfit(self, fault: str) -> InvalidArgument:
+        return InvalidArgument(f"task {self._task_name!r} {fault}: its arguments are {self.signature}")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def _name(kind: Any) -> str:
+    return getattr(kind, "__qualname__", None) or str(kind)

@@ -1,0 +1,268 @@
+"""When a periodic task is due: cron expressions in a time zone, intervals, and what becomes of missed times."""
+
+from __future__ import annotations
+
+import zoneinfo
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
+from typing import Any, Final
+
+from cronsim import CronSim, CronSimError
+
+from penstock.errors import InvalidArgument
+from penstock.models import Missed
+from penstock.payloads import Json
+from penstock.values import Duration, interval
+
+__all__ = ["MOST_TICKS", "Cron", "Every", "Missed", "Periodic", "Times", "times_of"]
+
+# So many missed times are made up for at most, the newest ones.
+MOST_TICKS: Final = 1000
+# A time is missed if nobody was there for it within this.
+GRACE: Final = timedelta(seconds=60)
+# The shortest interval: each time is a transaction.
+SHORTEST_SECONDS: Final = 0.1
+# When clocks are set back, times of the day come again: by no more than this.
+LONGEST_FOLD: Final = timedelta(hours=3)
+
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND: Final = timedelta(seconds=1)
+MICROSECOND: Final = timedelta(microseconds=1)
+
+ALIASES: Final = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+
+
+class Times(ABC):
+    """An endless row of times, the same for whoever computes it."""
+
+    @abstractmethod
+    def next_after(self, moment: datetime) -> datetime:
+        """The first time later than a moment, in UTC."""
+
+    @abstractmethod
+    def newest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
+        """The times later than one moment and not later than another, in order; the last `most` of them."""
+
+    @abstractmethod
+    def definition(self) -> dict[str, Json]:
+        """What to store of it: two that differ here are due at other times."""
+
+    def due(
+        self, next_at: datetime, now: datetime, missed: Missed, *, grace: timedelta = GRACE
+    ) -> tuple[list[datetime], datetime]:
+        """The times to act for now, and the one to wait for then.
+
+        next_at: the first time that nobody has acted for. missed: "skip" acts for the newest time that has
+        come, unless it is late by more than `grace`; "one" acts for it in any case; "all" for each.
+        """
+        next_at, now = _utc("next_at", next_at), _utc("now", now)
+        if now < next_at:
+            return [], next_at
+        # next_at itself counts also where it is none of these times: somebody has moved it there.
+        ticks = [next_at, *self.newest(next_at, now, MOST_TICKS if missed == "all" else 1)]
+        if missed != "all":
+            ticks = ticks[-1:]
+        if missed == "skip" and now - ticks[-1] > grace:
+            ticks = []
+        return ticks[-MOST_TICKS:], self.next_after(now)
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Times):
+    """Every so many seconds, counted from 1970-01-01 00:00 UTC, so that all workers agree."""
+
+    seconds: Duration
+
+    def __post_init__(self) -> None:
+        number = interval("every", self.seconds)
+        if number < SHORTEST_SECONDS:
+            raise InvalidArgument(f"every must be at least {SHORTEST_SECONDS} seconds, not {self.seconds!r}")
+        object.__setattr__(self, "seconds", int(number) if number == int(number) else round(number, 6))
+
+    @property
+    def _step(self) -> int:
+        """In microseconds: floats would drift apart."""
+        return timedelta(seconds=float(interval("every", self.seconds))) // MICROSECOND
+
+    def next_after(self, moment: datetime) -> datetime:
+        return self._at(self._number(moment) + 1)
+
+    def newest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
+        first, last = self._number(after) + 1, self._number(until)
+        return [self._at(number) for number in range(max(first, last - most + 1), last + 1)]
+
+    def definition(self) -> dict[str, Json]:
+        return {"every": self.seconds}
+
+    def __str__(self) -> str:
+        return f"every {self.seconds} s"
+
+    def _number(self, moment: datetime) -> int:
+        """How many times there were until a moment."""
+        return ((_utc("moment", moment) - EPOCH) // MICROSECOND) // self._step
+
+    def _at(self, number: int) -> datetime:
+        return EPOCH + timedelta(microseconds=number * self._step)
+
+
+@dataclass(frozen=True, slots=True)
+class Cron(Times):
+    """Times by a cron expression, read in a time zone.
+
+    expression: five fields (minute, hour, day of the month, month, day of the week), six with seconds first, or
+    @hourly, @daily, @weekly, @monthly, @yearly. When clocks are changed, as in Debian's cron: what has a fixed
+    minute and hour runs once, a time that is left out as soon as it is over; what has `*` in one of them goes
+    by real time.
+    """
+
+    expression: str
+    tz: str = "UTC"
+    _zone: tzinfo = field(init=False, repr=False, compare=False)
+    _is_fixed: bool = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expression, str):
+            raise InvalidArgument(f"cron must be a string, not {self.expression!r}")
+        fields = " ".join(ALIASES.get(self.expression.strip().lower(), self.expression).split())
+        try:
+            next(CronSim(fields, datetime(2024, 1, 1)))
+        except CronSimError as exc:
+            raise InvalidArgument(
+                f"cron must be a cron expression, not {self.expression!r}: {str(exc).lower()}",
+                hint="minute, hour, day of the month, month, day of the week: */5 * * * *",
+            ) from None
+        except StopIteration:
+            raise InvalidArgument(f"cron {self.expression!r} never comes: there is no such day") from None
+        minute, hour = fields.split()[-5:-3]
+        object.__setattr__(self, "expression", fields)
+        object.__setattr__(self, "_zone", _zone(self.tz))
+        object.__setattr__(self, "_is_fixed", not minute.startswith("*") and not hour.startswith("*"))
+
+    def next_after(self, moment: datetime) -> datetime:
+        moment = _utc("moment", moment)
+        best: datetime | None = None
+        for wall in self._walls(moment, LONGEST_FOLD if self._comes_again(moment) else timedelta()):
+            found = self._instants(wall)
+            if best is not None and found and found[0] >= best:
+                break
+            best = min(
+                [*(instant for instant in found if instant > moment), *([best] if best else [])], default=None
+            )
+        if best is None:
+            raise InvalidArgument(
+                f"cron {self.expression!r} does not come any more after {moment.isoformat()}"
+            )
+        return best
+
+    def newest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
+        after, until = _utc("after", after), _utc("until", until)
+        found = set[datetime]()
+        enough: datetime | None = None
+        for wall in self._walls(until, LONGEST_FOLD, back=True):
+            instants = self._instants(wall)
+            if enough is not None and wall < enough:
+                break
+            found.update(instant for instant in instants if after < instant <= until)
+            # Times of the day that came twice are not in order: a little further than seems to be needed.
+            if enough is None and (len(found) >= most or (instants and instants[-1] <= after)):
+                enough = wall - LONGEST_FOLD
+        return sorted(found)[-most:]
+
+    def definition(self) -> dict[str, Json]:
+        return {"cron": self.expression, "tz": self.tz}
+
+    def __str__(self) -> str:
+        return f"{self.expression} {self.tz}"
+
+    def _walls(self, moment: datetime, margin: timedelta, *, back: bool = False) -> Iterator[datetime]:
+        """What a clock on the wall shows at the times, from a moment on, or back from it."""
+        wall = moment.astimezone(self._zone).replace(tzinfo=None)
+        # One second, as the times begin after where they begin.
+        return CronSim(
+            self.expression, wall + margin + SECOND if back else wall - margin - SECOND, reverse=back
+        )
+
+    def _comes_again(self, moment: datetime) -> bool:
+        wall = moment.astimezone(self._zone)
+        return wall.replace(fold=0).utcoffset() != wall.replace(fold=1).utcoffset()
+
+    def _instants(self, wall: datetime) -> list[datetime]:
+        """When a clock on the wall shows this: once, twice, or never."""
+        first, second = (self._instant(wall, fold) for fold in (0, 1))
+        if first == second:
+            return [first]
+        if first.astimezone(self._zone).replace(tzinfo=None) == wall:
+            return [first] if self._is_fixed else [first, second]
+        if not self._is_fixed:
+            return []
+        # Clocks were set forward over it.
+        later = wall.replace(second=0)
+        while self._instant(later, 0) != self._instant(later, 1):
+            later += timedelta(minutes=1)
+        return [self._instant(later, 0)]
+
+    def _instant(self, wall: datetime, fold: int) -> datetime:
+        return wall.replace(tzinfo=self._zone, fold=fold).astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Periodic:
+    """A task that is enqueued at times."""
+
+    name: str
+    task_name: str
+    queue_name: str
+    payload: Json
+    headers: Mapping[str, Any]
+    priority: int | None
+    tenant: str | None
+    ttl: Duration | None
+    schedule: Cron | Every
+    missed: Missed
+
+    def __post_init__(self) -> None:
+        if self.missed not in ("skip", "one", "all"):
+            raise InvalidArgument(f'missed must be "skip", "one" or "all", not {self.missed!r}')
+
+
+def times_of(definition: Json) -> Cron | Every | None:
+    """The times of a definition that is stored; None where it is of another kind, or of a later version."""
+    try:
+        match definition:
+            case {"cron": str(expression), "tz": str(tz)}:
+                return Cron(expression, tz)
+            case {"every": int(seconds) | float(seconds)}:
+                return Every(seconds)
+    except InvalidArgument:
+        return None
+    return None
+
+
+@lru_cache(maxsize=100)
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        hint = None if zoneinfo.available_timezones() else "this system has no time zones: pip install tzdata"
+        raise InvalidArgument(
+            f"tz must be a time zone such as Europe/Riga, not {name!r}", hint=hint
+        ) from None
+
+
+def _utc(name: str, moment: datetime) -> datetime:
+    if moment.utcoffset() is None:
+        raise InvalidArgument(f"{name} must have a time zone, not {moment!r}")
+    return moment.astimezone(UTC)

@@ -1,0 +1,127 @@
+"""How often a task is tried, after which delays, and for how long."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.errors import InvalidArgument
+from penstock.values import Duration, interval
+
+__all__ = ["Exponential", "Policy", "RetryDelays"]
+
+# Half a million seconds are six days; an exponent beyond this is longer than any delay may be.
+MOST_DOUBLINGS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Delays that grow: first, then each `factor` times the one before, up to `longest`.
+
+    jitter: the share of a delay that is left to chance, so that what failed together does not come back
+    together.
+    """
+
+    first: float = 1.0
+    factor: float = 2.0
+    longest: float = 3600.0
+    jitter: float = 0.2
+
+    def __post_init__(self) -> None:
+        interval("first", self.first)
+        interval("longest", self.longest)
+        if not 1 <= self.factor <= 1000:
+            raise InvalidArgument(f"factor must be 1 to 1000, not {self.factor!r}")
+        if not 0 <= self.jitter <= 1:
+            raise InvalidArgument(f"jitter must be 0 to 1, not {self.jitter!r}")
+
+    def most(self, attempt: int) -> float:
+        """The longest that the delay after an attempt can be."""
+        exponent = min(attempt - 1, MOST_DOUBLINGS)
+        return min(self.first * self.factor**exponent, self.longest)
+
+    def after(self, attempt: int) -> float:
+        return self.most(attempt) * (1 - self.jitter * random.random())
+
+
+# One delay for all, one after each attempt (the last one for all that follow), or delays that grow.
+RetryDelays: TypeAlias = "Duration | Sequence[Duration] | Exponential"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When an attempt that failed is followed by another, and when a task is given up."""
+
+    max_attempts: int
+    attempt_timeout: float | None
+    delays: tuple[float, ...] | Exponential
+    given_ttl: float | None
+
+    @classmethod
+    def of(
+        cls,
+        max_attempts: int,
+        attempt_timeout: Duration | None,
+        retry_delays: RetryDelays | None,
+        ttl: Duration | None,
+    ) -> Policy:
+        if type(max_attempts) is not int or not 1 <= max_attempts <= 1_000_000:
+            raise InvalidArgument(f"max_attempts must be 1 to 1000000, not {max_attempts!r}")
+        timeout = None if attempt_timeout is None else interval("attempt_timeout", attempt_timeout)
+        if timeout == 0:
+            raise InvalidArgument("attempt_timeout must be more than 0 seconds: None is no limit")
+        given = None if ttl is None else interval("ttl", ttl)
+        if given == 0:
+            raise InvalidArgument("ttl must be more than 0 seconds: None is computed from the attempts")
+        return cls(max_attempts, timeout, _delays(retry_delays), given)
+
+    def delay_after(self, attempt: int) -> int:
+        """How long to wait after an attempt that failed, in whole seconds as the schema counts."""
+        if isinstance(self.delays, Exponential):
+            return math.ceil(self.delays.after(attempt))
+        return math.ceil(self._listed(attempt))
+
+    @property
+    def ttl(self) -> float | None:
+        """As given; else what all attempts take at most with the delays between them, if that is known."""
+        if self.given_ttl is not None or self.attempt_timeout is None:
+            return self.given_ttl
+        return min(self.max_attempts * self.attempt_timeout + self._all_delays(), 2.0**31 - 1)
+
+    def _all_delays(self) -> float:
+        """The sum of the delays between attempts, each rounded up as it will be."""
+        gaps, total = self.max_attempts - 1, 0.0
+        for attempt in range(1, gaps + 1):
+            now = self.delays.most(attempt) if isinstance(self.delays, Exponential) else self._listed(attempt)
+            total += math.ceil(now)
+            # From here on they stay as they are.
+            settled = (
+                attempt > MOST_DOUBLINGS
+                if isinstance(self.delays, Exponential)
+                else attempt >= len(self.delays)
+            )
+            if settled:
+                return total + (gaps - attempt) * math.ceil(now)
+        return total
+
+    def _listed(self, attempt: int) -> float:
+        delays = self.delays
+        assert not isinstance(delays, Exponential)
+        return delays[min(attempt, len(delays)) - 1] if delays else 0.0
+
+
+def _delays(given: RetryDelays | None) -> tuple[float, ...] | Exponential:
+    if given is None:
+        return Exponential()
+    if isinstance(given, Exponential):
+        return given
+    if isinstance(given, str | bytes) or (isinstance(given, Sequence) and not given):
+        raise InvalidArgument(
+            f"retry_delays must be a duration, a list of them or Exponential(), not {given!r}"
+        )
+    if isinstance(given, Sequence):
+        return tuple(interval("retry_delays", delay) for delay in given)
+    return (interval("retry_delays", given),)

@@ -1,0 +1,363 @@
+"""A task: a handler with its policy, and the ways to enqueue it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+
+from penstock._async.api import AsyncApi
+from penstock._async.enqueuing import AsyncEnqueuing
+from penstock._sync.api import Api
+from penstock._sync.enqueuing import Enqueuing
+from penstock.declaring import GroupMember, QueueNeeds
+from penstock.errors import InvalidArgument
+from penstock.models import NewMessage
+from penstock.payloads import Json
+from penstock.tasks.hooks import EnqueueCall
+from penstock.values import Duration, flag, interval
+
+from .arguments import Arguments
+from .choosing import Tenant, Unique, tenant_of, unique_key_of
+from .handle import Handle
+from .policy import Policy
+
+if TYPE_CHECKING:
+    from .app import App
+
+__all__ = ["BoundTask", "Task", "TaskCall"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Progress = Callable[[int], None]
+
+# How long a result is kept, unless said otherwise.
+RESULT_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class CallOptions:
+    """What can be said of one call, or of all calls of a bound task. None: as the task says."""
+
+    delay: Duration | None = None
+    deliver_after: datetime | None = None
+    priority: int | None = None
+    tenant: str | None = None
+    ttl: Duration | None = None
+    dedup_key: str | None = None
+    headers: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCall:
+    """A task with its arguments, for a group; not enqueued yet."""
+
+    task: Task[..., Any]
+    bound: BoundTask[..., Any]
+    arguments: Mapping[str, object]
+
+    def member(self) -> GroupMember:
+        """As a message of a group."""
+        with ExitStack() as stack:
+            call = self.bound._begin(stack, 1)
+            message = replace(self.bound._message(self.arguments), headers=call.headers)
+        return GroupMember(self.task.needs, message)
+
+
+class Task(Generic[P, R]):
+    """A function that workers run. Called as it is, it runs here and now."""
+
+    def __init__(
+        self,
+        app: App,
+        function: Callable[..., Any],
+        *,
+        name: str,
+        queue: str,
+        policy: Policy,
+        concurrency: int | None,
+        max_active: int | None,
+        priority: int | None,
+        tenant: Tenant | None,
+        unique: Unique,
+        result_seconds: int | None,
+        process: bool,
+    ) -> None:
+        self.app = app
+        self.function = function
+        self.name = name
+        self.queue = queue
+        self.policy = policy
+        self.concurrency = concurrency
+        self.max_active = max_active
+        self.priority = priority
+        self.result_seconds = result_seconds
+        self.is_process = flag("process", process)
+        self.is_async = inspect.iscoroutinefunction(function)
+        self.arguments = Arguments(function, name)
+        self.tenant = tenant_of(tenant)
+        self.unique_key = unique_key_of(unique, name, lambda: self.arguments.names)
+        self._by_call = callable(unique)
+        update_wrapper(self, function)
+
+    @property
+    def needs(self) -> QueueNeeds:
+        """What its queue has to be."""
+        return self.app.needs(self.queue)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<task {self.name!r} of queue {self.queue!r}>"
+
+    # Enqueue: the same as on a task that is bound to options or a transaction
+
+    def options(
+        self,
+        *,
+        delay: Duration | None = None,
+        deliver_after: datetime | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        ttl: Duration | None = None,
+        dedup_key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> BoundTask[P, R]:
+        """The task with options for what is enqueued: not before `delay`, with another priority, and so on.
+
+        ttl: counted from now; where it is computed, from when the task is due. dedup_key: refuses a second one
+        while the first is not finished, and its id comes back.
+        """
+        given = CallOptions(delay, deliver_after, priority, tenant, ttl, dedup_key, headers)
+        return BoundTask(self, given, None)
+
+    def using(self, connection: object) -> BoundTask[P, R]:
+        """The task in somebody's own transaction: of a connection, a session, or a penstock.Transaction."""
+        return BoundTask(self, CallOptions(), connection)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue one call; a worker runs it. Arguments are checked here."""
+        return BoundTask(self, CallOptions(), None).enqueue(*args, **kwargs)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue one call; a worker runs it. Arguments are checked here."""
+        return await BoundTask(self, CallOptions(), None).enqueue_async(*args, **kwargs)
+
+    def enqueue_many(
+        self, calls: Iterable[Any], *, progress: Progress | None = None, atomic: bool = False
+    ) -> list[Handle[R]]:
+        """Enqueue any number of calls: each a dict of arguments, or a tuple of positional ones.
+
+        progress, atomic: as in Client.send_many().
+        """
+        return BoundTask(self, CallOptions(), None).enqueue_many(calls, progress=progress, atomic=atomic)
+
+    async def enqueue_many_async(
+        self,
+        calls: Iterable[Any] | AsyncIterable[Any],
+        *,
+        progress: Progress | None = None,
+        atomic: bool = False,
+    ) -> list[Handle[R]]:
+        """Enqueue any number of calls. See enqueue_many()."""
+        bound = BoundTask(self, CallOptions(), None)
+        return await bound.enqueue_many_async(calls, progress=progress, atomic=atomic)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """The task with these arguments, to be put into a group."""
+        return BoundTask(self, CallOptions(), None).call(*args, **kwargs)
+
+
+class BoundTask(Generic[P, R]):
+    """A task with options, or in a transaction."""
+
+    def __init__(self, task: Task[P, R], options: CallOptions, connection: object) -> None:
+        self.task = task
+        self._options = options
+        self._connection = connection
+
+    def options(self, **given: Any) -> BoundTask[P, R]:
+        """The task with these options, too."""
+        try:
+            options = replace(self._options, **given)
+        except TypeError:
+            unknown = sorted(given.keys() - set(CallOptions.__slots__))
+            raise InvalidArgument(
+                f"there is no option {', '.join(map(repr, unknown))}: there are {', '.join(CallOptions.__slots__)}"
+            ) from None
+        return BoundTask(self.task, options, self._connection)
+
+    def using(self, connection: object) -> BoundTask[P, R]:
+        """The same in somebody's own transaction."""
+        return BoundTask(self.task, self._options, connection)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue one call; a worker runs it. Arguments are checked here."""
+        message = self._message(self.task.arguments.bind(args, kwargs))
+        with ExitStack() as stack:
+            call = self._begin(stack, 1)
+            sender = Enqueuing(self._api(), self.task.app.declared)
+            found = sender.send(self.task.needs, message.payload, self._single(message, call.headers))
+            call.message_ids.append(found)
+        return Handle(self.task, found)
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Enqueue one call; a worker runs it. Arguments are checked here."""
+        message = self._message(self.task.arguments.bind(args, kwargs))
+        with ExitStack() as stack:
+            call = self._begin(stack, 1)
+            sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
+            found = await sender.send(self.task.needs, message.payload, self._single(message, call.headers))
+            call.message_ids.append(found)
+        return Handle(self.task, found)
+
+    def enqueue_many(
+        self, calls: Iterable[Any], *, progress: Progress | None = None, atomic: bool = False
+    ) -> list[Handle[R]]:
+        """Enqueue any number of calls. See Task.enqueue_many()."""
+        with ExitStack() as stack:
+            call = self._begin(stack, len(calls) if isinstance(calls, list | tuple) else None)
+            call.message_ids[:] = Enqueuing(self._api(), self.task.app.declared).send_many(
+                self.task.needs,
+                self._many(calls),
+                self._common(call.headers),
+                progress=progress,
+                atomic=atomic,
+            )
+        return [Handle(self.task, found) for found in call.message_ids]
+
+    async def enqueue_many_async(
+        self,
+        calls: Iterable[Any] | AsyncIterable[Any],
+        *,
+        progress: Progress | None = None,
+        atomic: bool = False,
+    ) -> list[Handle[R]]:
+        """Enqueue any number of calls. See Task.enqueue_many()."""
+        with ExitStack() as stack:
+            call = self._begin(stack, len(calls) if isinstance(calls, list | tuple) else None)
+            sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
+            many = self._many_async(calls) if isinstance(calls, AsyncIterable) else self._many(calls)
+            call.message_ids[:] = await sender.send_many(
+                self.task.needs, many, self._common(call.headers), progress=progress, atomic=atomic
+            )
+        return [Handle(self.task, found) for found in call.message_ids]
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+        """The task with these options and arguments, to be put into a group."""
+        bound = cast("BoundTask[..., Any]", self)
+        return TaskCall(bound.task, bound, self.task.arguments.bind(args, kwargs))
+
+    # How a call becomes a message
+
+    def _api(self) -> Api:
+        if self._connection is None:
+            return self.task.app.client
+        if isinstance(self._connection, Api):
+            return self._connection
+        return self.task.app.client.using(self._connection)
+
+    def _async_api(self) -> AsyncApi:
+        if self._connection is None:
+            return self.task.app.async_client
+        if isinstance(self._connection, AsyncApi):
+            return self._connection
+        return self.task.app.async_client.using(self._connection)
+
+    def _begin(self, stack: ExitStack, count: int | None) -> EnqueueCall:
+        """Enter the middleware around a call."""
+        call = EnqueueCall(self.task.name, self.task.queue, self._headers(), count)
+        for middleware in self.task.app.middleware:
+            stack.enter_context(middleware.enqueue(call))
+        return call
+
+    def _headers(self) -> dict[str, Any]:
+        return {**(self._options.headers or {}), "task": self.task.name}
+
+    def _common(self, headers: Mapping[str, Any]) -> dict[str, Any]:
+        """The options that hold for all messages."""
+        options, task = self._options, self.task
+        tenant = options.tenant if options.tenant is not None else task.tenant
+        return {
+            "delay": options.delay,
+            "deliver_after": options.deliver_after,
+            "priority": options.priority if options.priority is not None else task.priority,
+            "tenant": tenant if isinstance(tenant, str) else None,
+            "ttl": self._ttl(),
+            "dedup_key": options.dedup_key,
+            "headers": headers,
+        }
+
+    def _single(self, message: NewMessage, headers: Mapping[str, Any]) -> dict[str, Any]:
+        common = self._common(headers)
+        return common | {"tenant": message.tenant, "dedup_key": message.dedup_key}
+
+    def _ttl(self) -> float | None:
+        """As given for the call or the task; else what the attempts take, from when the task is due."""
+        options, policy = self._options, self.task.policy
+        if options.ttl is not None:
+            return interval("ttl", options.ttl)
+        if policy.given_ttl is not None or policy.ttl is None:
+            return policy.given_ttl
+        later = 0.0 if options.delay is None else interval("delay", options.delay)
+        if options.deliver_after is not None and options.deliver_after.utcoffset() is not None:
+            later = max(0.0, (options.deliver_after - datetime.now(UTC)).total_seconds())
+        return policy.ttl + later
+
+    def _message(self, arguments: Mapping[str, object]) -> NewMessage:
+        """One call with all that is said of it."""
+        payload = self.task.arguments.encode(arguments)
+        common = self._common(self._headers())
+        return NewMessage(
+            payload,
+            delay=common["delay"],
+            deliver_after=common["deliver_after"],
+            priority=common["priority"],
+            tenant=self._tenant(arguments),
+            headers=common["headers"],
+            ttl=common["ttl"],
+            dedup_key=self._key(arguments, payload),
+        )
+
+    def _tenant(self, arguments: Mapping[str, object]) -> str | None:
+        if self._options.tenant is not None:
+            return self._options.tenant
+        tenant = self.task.tenant
+        return tenant(arguments) if callable(tenant) else tenant
+
+    def _key(self, arguments: Mapping[str, object], payload: Mapping[str, Json]) -> str | None:
+        find = self.task.unique_key
+        if self._options.dedup_key is not None or find is None:
+            return self._options.dedup_key
+        return str(find(arguments if self.task._by_call else payload))
+
+    def _many(self, calls: Iterable[Any]) -> Iterator[Any]:
+        if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
+            raise InvalidArgument(f"calls must be an iterable of arguments, not a {type(calls).__name__}")
+        return map(self._one_of_many, calls)
+
+    async def _many_async(self, calls: AsyncIterable[Any]) -> Any:
+        async for call in calls:
+            yield self._one_of_many(call)
+
+    def _one_of_many(self, call: Any) -> Any:
+        task = self.task
+        if isinstance(call, Mapping):
+            arguments = task.arguments.bind((), call)
+        elif isinstance(call, tuple):
+            arguments = task.arguments.bind(call, {})
+        else:
+            raise InvalidArgument(
+                f"each call is a dict or a tuple of arguments, not {call!r}", hint="one argument: (value,)"
+            )
+        payload = task.arguments.encode(arguments)
+        tenant = self._tenant(arguments) if callable(task.tenant) else None
+        key = self._key(arguments, payload) if task.unique_key is not None else None
+        if tenant is None and key is None:
+            return payload
+        return NewMessage(payload, tenant=tenant, dedup_key=key)

@@ -1,0 +1,116 @@
+"""The context of a run in a worker: beside what it knows, what can be done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock import calls
+from penstock._async.transaction import AsyncTransaction
+from penstock._sync.transaction import Transaction
+from penstock.errors import InvalidArgument, LeaseLost
+from penstock.payloads import load_json
+from penstock.statements import Call
+from penstock.tasks.app import App
+from penstock.tasks.arguments import to_plain
+from penstock.tasks.context import TaskContext, TaskMessage
+from penstock.values import Duration, interval
+
+from .run import Run
+
+__all__ = ["WorkerContext"]
+
+
+@dataclass(eq=False, slots=True)
+class WorkerContext(TaskContext):
+    """An attempt that runs here."""
+
+    _run: Run = None  # type: ignore[assignment]
+    _app: App = None  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, run: Run, app: App) -> WorkerContext:
+        claimed = run.claimed
+        return cls(
+            task_name=run.task.name,
+            queue_name=claimed.queue_name,
+            message_id=claimed.message_id,
+            attempt=claimed.attempt,
+            max_attempts=run.max_attempts,
+            priority=claimed.priority,
+            tenant=claimed.tenant,
+            published_at=run.published_at,
+            headers=run.headers,
+            _run=run,
+            _app=app,
+        )
+
+    @property
+    def message(self) -> TaskMessage:
+        stored = self._run.claimed.stored
+        return TaskMessage(
+            self.message_id,
+            self.queue_name,
+            load_json(stored) if isinstance(stored, str) else stored,
+            self.headers,
+            self.attempt,
+            self.priority,
+            self.tenant,
+            self.published_at,
+        )
+
+    def extend(self, extension: Duration) -> None:
+        more = interval("extension", extension)
+        if self._run.extend is not None:
+            self._run.extend(more)
+
+    @contextmanager
+    def transaction(self, *, result: object = None) -> Iterator[Transaction[psycopg.Connection[Any]]]:
+        with self._app.client.transaction() as transaction:
+            yield transaction
+            self._check(transaction._run(self._ack(result)))
+        self._settled(self._app.client)
+
+    @asynccontextmanager
+    async def transaction_async(
+        self, *, result: object = None
+    ) -> AsyncIterator[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
+        client = self._app.async_client
+        async with client.transaction() as transaction:
+            yield transaction
+            self._check(await transaction._run(self._ack(result)))
+        self._run.is_settled = True
+        if self._group is not None:
+            await client._run(calls.finish_groups([self._group]))
+
+    @property
+    def _group(self) -> int | None:
+        return self.headers.get("group")
+
+    def _ack(self, result: object) -> Call[list[int]]:
+        if self._run.is_settled:
+            raise InvalidArgument("this task has ended already, in another transaction")
+        run, group = self._run, self._group
+        if run.task.result_seconds is None and group is None:
+            return calls.ack_messages(run.queue_name, [run.receipt])
+        return calls.ack_tasks(
+            run.queue_name,
+            [run.message_id],
+            run.claimed.token,
+            results=[None if result is None else to_plain(result)],
+            group_ids=[group],
+            positions=[self.headers.get("position")],
+        )
+
+    def _check(self, acked: list[int]) -> None:
+        if not acked:
+            raise LeaseLost(f"the lease was lost, and the transaction is rolled back: {self._run}")
+
+    def _settled(self, client: Any) -> None:
+        self._run.is_settled = True
+        if self._group is not None:
+            client._run(calls.finish_groups([self._group]))

@@ -1,0 +1,231 @@
+"""The fetcher: claims messages for the places that are free, a little ahead where tasks are short."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from penstock import calls
+from penstock._async.client import AsyncClient
+from penstock.calls import Claimed
+from penstock.concurrency import AsyncFlag, async_sleep, now
+from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound
+from penstock.payloads import load_json
+from penstock.tasks.app import App
+from penstock.values import Backoff
+
+from .executor import Executor
+from .leases import Leases
+from .run import Run
+from .settler import Settler
+
+__all__ = ["Fetcher"]
+
+logger = logging.getLogger("penstock.worker")
+
+# Messages of one claim.
+MOST_CLAIMED = 500
+# So much work is claimed ahead of the places that are free: what they do in this time.
+AHEAD_SECONDS = 0.1
+RATE_SECONDS = 0.1
+# Polling, behind notifications and without them.
+FIRST_POLL_SECONDS = 0.05
+LONGEST_POLL_SECONDS = 1.0
+POLL_LISTENING_SECONDS = 2.0
+# A task that nobody here knows is left alone, the longer the longer it is unknown.
+LONGEST_LEFT_SECONDS = 60.0
+# Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
+LOST_DELIVERIES = 3
+# Between attempts to reach the database.
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+MOST_PARSED = 1000
+
+
+class Source(AsyncFlag):
+    """A queue: set when there may be something in it."""
+
+    def __init__(self, queue_name: str, bell: AsyncFlag) -> None:
+        super().__init__()
+        self.queue_name = queue_name
+        self.channel: str | None = None
+        self.poll_at = 0.0
+        self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
+        self._bell = bell
+        self.set()
+
+    def set(self) -> None:
+        super().set()
+        self._bell.set()
+
+
+class Fetcher:
+    """Goes round the queues that may have something."""
+
+    def __init__(
+        self,
+        app: App,
+        client: AsyncClient,
+        claims: AsyncClient,
+        executor: Executor,
+        settler: Settler,
+        leases: Leases,
+        queue_names: tuple[str, ...],
+        declare: Callable[[], Any],
+    ) -> None:
+        self._app = app
+        self._client = client
+        self._claims = claims
+        self._executor = executor
+        self._settler = settler
+        self._leases = leases
+        self._declare = declare
+        self._bell = AsyncFlag()
+        self._sources = [Source(name, self._bell) for name in queue_names]
+        self._parsed: dict[str | None, dict[str, Any]] = {}
+        self._unknown: dict[object, float] = {}
+        self._rate = 0.0
+        self._counted = (time.monotonic(), 0)
+        self._trouble = False
+
+    def ring(self) -> None:
+        """There is room, or something to look at."""
+        self._bell.set()
+
+    def look_again(self, queue_name: str) -> None:
+        """A place of a queue with a cap has become free."""
+        for source in self._sources:
+            if source.queue_name == queue_name:
+                source.set()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+        while True:
+            try:
+                await self._subscribe()
+                pause = await self.run_once()
+            except (DatabaseUnavailable, ConnectionLost, psycopg.OperationalError) as exc:
+                if not self._trouble:
+                    logger.warning("the database cannot be reached, waiting for it: %s", exc)
+                self._trouble = True
+                await async_sleep(backoff.next())
+                continue
+            if self._trouble:
+                logger.info("the database is there again")
+            self._trouble = False
+            backoff.reset()
+            if pause > 0:
+                await self._bell.wait(pause)
+
+    async def run_once(self) -> float:
+        """One round; how long to wait, unless something happens."""
+        self._bell.clear()
+        for source in self._sources:
+            if source.is_set() or source.poll_at <= now():
+                wanted = self._wanted(source.queue_name)
+                if wanted > 0:
+                    await self._fetch(source, wanted)
+        # Who was served first is served last in the next round.
+        self._sources.append(self._sources.pop(0))
+        if any(source.is_set() and self._wanted(source.queue_name) > 0 for source in self._sources):
+            return 0.0
+        return max(0.0, min(s.poll_at for s in self._sources) - now()) if self._has_room() else 3600.0
+
+    def _has_room(self) -> bool:
+        return any(self._wanted(source.queue_name) > 0 for source in self._sources)
+
+    def _wanted(self, queue_name: str) -> int:
+        """How many to claim: for free places, and a little ahead; not in driblets while there is enough."""
+        waiting = self._executor.waiting
+        ahead = int(self._finish_rate() * AHEAD_SECONDS)
+        if ahead and waiting > ahead // 2:
+            return 0
+        return min(MOST_CLAIMED, self._executor.room(queue_name) + max(0, ahead - waiting))
+
+    def _finish_rate(self) -> float:
+        """Tasks a second, of late."""
+        since, before = self._counted
+        at, finished = time.monotonic(), self._executor.finished
+        if at - since >= RATE_SECONDS:
+            rate = (finished - before) / (at - since)
+            self._rate = rate if rate < self._rate else (self._rate + rate) / 2
+            self._counted = (at, finished)
+        return self._rate
+
+    async def _fetch(self, source: Source, wanted: int) -> None:
+        source.clear()
+        token = self._leases.token
+        claim = calls.consume_messages_batch(source.queue_name, token, self._leases.seconds, wanted)
+        try:
+            timed = await self._claims._attempt(claim)
+        except QueueNotFound:
+            await self._declare()
+            source.poll_at = now() + LONGEST_POLL_SECONDS
+            return
+        except (ConnectionLost, DatabaseUnavailable):
+            # What it may have claimed belongs to nobody here: it must not be kept alive by our token.
+            self._leases.renew_token()
+            source.set()
+            raise
+        except PenstockError:
+            logger.exception("messages of queue %r could not be claimed", source.queue_name)
+            source.poll_at = now() + LONGEST_PAUSE_SECONDS
+            return
+        claimed = timed.result
+        if claimed:
+            self._hand_over(claimed)
+            source.backoff.reset()
+        if len(claimed) == wanted or (claimed and self._app.needs(source.queue_name).max_active is not None):
+            source.set()
+        heard = source.channel is not None and self._client._host.hears(source.channel)
+        source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
+
+    def _hand_over(self, claimed: list[Claimed]) -> None:
+        runs = []
+        for row in claimed:
+            headers = self._parsed.get(row.headers)
+            if headers is None:
+                headers = self._parse(row.headers)
+            task = self._app.tasks.get(headers.get("task", ""))
+            stale = self._executor.runs.get((row.queue_name, row.message_id))
+            if stale is not None:
+                # It came back to the one that has lost it.
+                stale.interrupt("lost")
+            if task is None:
+                self._leave_alone(row, headers)
+                continue
+            limit = row.attempts_limit or task.policy.max_attempts
+            run = Run(task, row, headers, limit)
+            if row.attempt > limit + LOST_DELIVERIES:
+                self._settler.failed(run, 0, "given up: its workers were lost, over and over")
+                continue
+            runs.append(run)
+        self._executor.submit(runs)
+
+    def _parse(self, text: str | None) -> dict[str, Any]:
+        headers = load_json(text) if text else {}
+        if len(self._parsed) >= MOST_PARSED:
+            self._parsed.clear()
+        self._parsed[text] = headers
+        return headers
+
+    def _leave_alone(self, row: Claimed, headers: dict[str, Any]) -> None:
+        """Give back a message of a task that is not known here: another worker may know it."""
+        name = headers.get("task")
+        if name not in self._unknown:
+            logger.warning(
+                "queue %r has a task %r, which is not known here: left to others", row.queue_name, name
+            )
+        since = self._unknown.setdefault(name, time.monotonic())
+        delay = min(1 + time.monotonic() - since, LONGEST_LEFT_SECONDS)
+        self._settler.give_back(row, delay)
+
+    async def _subscribe(self) -> None:
+        for source in self._sources:
+            if source.channel is None:
+                source.channel = await self._client._host.listen(source.queue_name, source)

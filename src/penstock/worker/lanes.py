@@ -1,0 +1,32 @@
+"""Lanes: how many handlers of a kind, and of a task, run at once, and who is next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from .run import Run
+
+__all__ = ["Lane"]
+
+
+class Lane:
+    """So many at once; the others wait in line."""
+
+    __slots__ = ("limit", "name", "running", "waiting")
+
+    def __init__(self, name: str, limit: int) -> None:
+        self.name = name
+        self.limit = limit
+        self.running = 0
+        self.waiting: deque[Run] = deque()
+
+    @property
+    def free(self) -> int:
+        """Places that nobody in line will take."""
+        return self.limit - self.running - len(self.waiting)
+
+    def ready(self) -> Iterator[Run]:
+        """Those that may start now; each has to be counted as running before the next is asked for."""
+        while self.waiting and self.running < self.limit:
+            yield self.waiting.popleft()

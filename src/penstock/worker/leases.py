@@ -1,0 +1,114 @@
+"""The leases of a worker: one pulse for all, and a look at which are still held where that is in doubt."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import defaultdict
+from typing import TypeVar
+
+from penstock import calls
+from penstock._async.client import AsyncClient
+from penstock.concurrency import async_sleep, now
+from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound
+from penstock.statements import Call
+
+from .executor import Executor
+from .run import Run
+
+__all__ = ["Leases"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger("penstock.worker")
+
+# Messages in one look.
+MOST_CHECKED = 1000
+# After a pulse that failed.
+RETRY_SECONDS = 1.0
+
+
+class Leases:
+    """Keeps what this worker holds, with a third of the time of a lease between pulses."""
+
+    def __init__(self, client: AsyncClient, seconds: float, name: str) -> None:
+        self.seconds = seconds
+        self._client = client
+        self._name = name
+        self.token = self._new_token()
+        # Tokens of claims whose outcome is not known: a pulse would keep what nobody here has.
+        self._doubtful: set[str] = set()
+        self._pulsed_at = now()
+        self.executor: Executor | None = None
+
+    def _new_token(self) -> str:
+        return f"{self._name}:{uuid.uuid4().hex[:12]}"
+
+    def renew_token(self) -> None:
+        """Go on with another token; what the old one is known to hold is kept message by message."""
+        self._doubtful.add(self.token)
+        self.token = self._new_token()
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        # Short steps: a process that was stopped for a while has to notice that at once.
+        step = min(1.0, self.seconds / 10)
+        while True:
+            before = now()
+            await async_sleep(step)
+            slept = now() - before
+            if slept > self.seconds / 3 or now() - self._pulsed_at >= self.seconds / 3:
+                await self._keep()
+
+    async def _keep(self) -> None:
+        try:
+            await self.run_once()
+        except (DatabaseUnavailable, ConnectionLost) as exc:
+            logger.debug("leases were not kept: %s", exc)
+            await async_sleep(RETRY_SECONDS)
+        except PenstockError:
+            logger.exception("leases were not kept")
+
+    async def run_once(self) -> None:
+        """One pulse, and a look at what it did not find."""
+        assert self.executor is not None
+        sent_at = now()
+        by_token: dict[str, list[Run]] = defaultdict(list)
+        for run in self.executor.runs.values():
+            by_token[run.claimed.token].append(run)
+        for token in tuple(by_token):
+            runs = by_token[token]
+            if token in self._doubtful:
+                await self._check(runs, round(self.seconds / 3))
+                continue
+            queues = sorted({run.queue_name for run in runs})
+            held = await self._attempt(calls.pulse(token, self.seconds, queues))
+            still = [run for run in runs if not run.is_over]
+            if held is None or held < len(still):
+                await self._check(still, 1)
+        self._doubtful &= set(by_token) | {self.token}
+        self._pulsed_at = sent_at
+
+    async def _check(self, runs: list[Run], extension: float) -> None:
+        """Extend these by name; those that are not held any more are lost."""
+        by_queue: dict[tuple[str, str], list[Run]] = defaultdict(list)
+        for run in runs:
+            by_queue[run.queue_name, run.claimed.token].append(run)
+        for (queue_name, token), group in by_queue.items():
+            for start in range(0, len(group), MOST_CHECKED):
+                part = group[start : start + MOST_CHECKED]
+                ids = sorted(run.message_id for run in part)
+                found = await self._attempt(
+                    calls.batch_extend_message_vt(queue_name, ids, token, max(1, extension))
+                )
+                held = {extended.message_id for extended in found or ()}
+                for run in part:
+                    if run.message_id not in held:
+                        run.interrupt("lost")
+
+    async def _attempt(self, call: Call[T]) -> T | None:
+        try:
+            timed = await self._client._attempt(call, beyond=True)
+        except QueueNotFound:
+            return None
+        return timed.result

@@ -1,0 +1,322 @@
+"""Child processes for CPU-bound handlers: kept and used again, killed for good when time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import pickle
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from inspect import isclass, ismethod
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from penstock.errors import InvalidArgument, PenstockError
+
+from .child import HEADER, Call, Failure, resolve, serve
+from .errors import AttemptTimeout, ProcessDied, RemoteError
+
+__all__ = ["ChildTraceback", "ProcessPool", "check_importable"]
+
+# A process that imports a large application takes its time; one that hangs in an import never comes.
+START_LIMIT = 120.0
+# How long an idle child may take to end, and a killed one to be gone.
+END_LIMIT = 5.0
+# A line that ended belongs to a process that is just ending.
+DEATH_LIMIT = 1.0
+
+
+def check_importable(function: Callable[..., Any]) -> None:
+    """Refuse what another process could not import by name: lambdas, nested functions, bound methods.
+
+    Looks at the name alone: when a function is decorated, its module is not complete yet.
+    """
+    qualname = getattr(function, "__qualname__", None)
+    owner = function.__self__ if ismethod(function) else None
+    if not isinstance(qualname, str) or not isinstance(getattr(function, "__module__", None), str):
+        fault = f"{function!r} has no name"
+    elif "<lambda>" in qualname:
+        fault = "it is a lambda"
+    elif "<locals>" in qualname:
+        fault = f"{qualname} is defined inside of a function"
+    elif owner is not None and not isclass(owner):
+        fault = f"{qualname} is a method of one object"
+    else:
+        return
+    raise InvalidArgument(
+        f"this function cannot run in a process of its own (process=True): {fault}",
+        hint="define it with def at the top of a module: the process imports it from there",
+    )
+
+
+class ChildTraceback(Exception):  # noqa: N818
+    """The traceback of an exception in the process where it was raised."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+class ProcessPool:
+    """Up to `size` child processes, started when they are needed, each for one call at a time.
+
+    Belongs to the event loop that runs it.
+    """
+
+    def __init__(self, size: int) -> None:
+        if type(size) is not int or size < 1:
+            raise InvalidArgument(f"the size of a process pool must be at least 1, not {size!r}")
+        self._places = asyncio.Semaphore(size)
+        self._children: set[_Child] = set()
+        self._idle: list[_Child] = []
+        self._closed = False
+        self._owner = os.getpid()
+
+    async def run(
+        self,
+        function: Callable[..., Any],
+        arguments: dict[str, Any],
+        *,
+        timeout: float | None,
+        context_facts: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run a function in a child and return what it returns, or raise what it raises.
+
+        timeout: seconds from when the child has it; then the child is killed, as it is when this call is
+        cancelled. context_facts: the fields of a TaskContext, which the function gets where it takes one.
+        """
+        reference = _reference(function)
+        request = _request(Call(reference, arguments, context_facts))
+        async with self._places:
+            child = await self._take(reference)
+            try:
+                answer = await child.ask(request, timeout)
+            except BaseException:
+                self._drop(child)
+                raise
+            self._idle.append(child)
+        return _unpack(answer, reference)
+
+    async def close(self) -> None:
+        """End all children for good: idle ones may end by themselves, busy ones are killed."""
+        self._closed = True
+        for child in self._children - set(self._idle):
+            child.kill()
+        for child in self._idle:
+            child.hang_up()
+        self._idle.clear()
+        await asyncio.gather(*(child.end() for child in self._children))
+        self._children.clear()
+        atexit.unregister(self.kill)
+
+    def kill(self) -> None:
+        """Kill all children at once, from wherever this is called; runs in progress raise ProcessDied."""
+        self._closed = True
+        if os.getpid() == self._owner:  # not in a fork of it
+            for child in tuple(self._children):
+                child.kill()
+
+    async def _take(self, reference: str) -> _Child:
+        """An idle child, the one that was busy last; else a new one."""
+        self._look_open()
+        while self._idle:
+            child = self._idle.pop()
+            if not child.is_gone:
+                return child
+            self._drop(child)
+        if not self._children:
+            # Before multiprocessing's own, which would wait for them.
+            atexit.unregister(self.kill)
+            atexit.register(self.kill)
+        child = _Child(reference)
+        self._children.add(child)
+        try:
+            await child.ready()
+            self._look_open()
+        except BaseException:
+            self._drop(child)
+            raise
+        return child
+
+    def _drop(self, child: _Child) -> None:
+        child.kill()
+        child.hang_up()
+        self._forget(child)
+
+    def _forget(self, child: _Child) -> None:
+        """As soon as it is gone: somebody has to ask, or it stays in the table of processes."""
+        if child.is_gone:
+            self._children.discard(child)
+        else:
+            asyncio.get_running_loop().call_later(0.05, self._forget, child)
+
+    def _look_open(self) -> None:
+        if self._closed:
+            raise PenstockError("the process pool is closed")
+
+
+class _Child:
+    """One child process, and the line to it."""
+
+    def __init__(self, reference: str) -> None:
+        self._line, theirs = socket.socketpair()
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        level = logging.getLogger().level
+        with theirs, _interrupts_held():
+            self._process = SpawnProcess(
+                target=serve, args=(theirs, os.getpid(), level, reference), name="penstock"
+            )
+            try:
+                self._process.start()
+            except BaseException:
+                self._line.close()
+                raise
+        self._pid = self._process.pid
+        self._exitcode: int | None = None
+        self._name = reference
+
+    @property
+    def is_gone(self) -> bool:
+        if self._exitcode is None:
+            self._exitcode = self._process.exitcode
+            if self._exitcode is not None:
+                self._process.close()
+        return self._exitcode is not None
+
+    async def ready(self) -> None:
+        """Wait until the child has imported what it needs."""
+        self._line.setblocking(False)
+        self._streams = await asyncio.open_unix_connection(sock=self._line)
+        try:
+            async with asyncio.timeout(START_LIMIT):
+                await self._read(self._streams[0], "that was started for a handler")
+        except TimeoutError:
+            raise PenstockError(
+                f"the process for {self._name} was not ready after {START_LIMIT:g} s",
+                hint="does a module that it imports wait for something?",
+            ) from None
+
+    async def ask(self, request: bytes, timeout: float | None) -> bytes:
+        assert self._streams is not None
+        reader, writer = self._streams
+        try:
+            async with asyncio.timeout(timeout):
+                writer.write(request)
+                # A child that dies while it is told is noticed by what it does not answer.
+                with suppress(ConnectionError):
+                    await writer.drain()
+                return await self._read(reader, "of the handler")
+        except TimeoutError:
+            assert timeout is not None
+            raise AttemptTimeout(timeout) from None
+
+    async def _read(self, reader: asyncio.StreamReader, which: str) -> bytes:
+        try:
+            size = int.from_bytes(await reader.readexactly(HEADER), "big")
+            return await reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            await self._wait(DEATH_LIMIT)
+            raise ProcessDied(self._exitcode, which) from None
+
+    def hang_up(self) -> None:
+        """Close the line: an idle child ends then."""
+        if self._streams is None:
+            self._line.close()
+        else:
+            self._streams[1].transport.abort()
+
+    def kill(self) -> None:
+        """SIGKILL for the child and all that it has started."""
+        if self._pid is None or self.is_gone:
+            return
+        # It has a group of its own as soon as it has come up.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Wait for the end, but not for ever."""
+        await self._wait(END_LIMIT)
+        self.kill()
+        await self._wait(END_LIMIT)
+        self.hang_up()
+
+    async def _wait(self, limit: float) -> None:
+        deadline = time.monotonic() + limit
+        while not self.is_gone and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start a process that a Ctrl-C cannot reach before it has arranged not to mind."""
+    # It lets interrupts through when it starts its own process, so that has to be before.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _reference(function: Callable[..., Any]) -> str:
+    """ "module:qualname" of a function, which must be what is found there."""
+    check_importable(function)
+    reference = f"{function.__module__}:{function.__qualname__}"
+    if resolve(reference) != function:
+        raise InvalidArgument(
+            f"{reference} is not the function that was given: another one has its name",
+            hint="a decorator of a task with process=True stands below @app.task, not above it",
+        )
+    return reference
+
+
+def _request(call: Call) -> bytes:
+    try:
+        pickled = pickle.dumps(call, pickle.HIGHEST_PROTOCOL)
+    except Exception as exc:
+        name = next((name for name, value in call.arguments.items() if not _can_be_pickled(value)), None)
+        which = "the arguments" if name is None else f"the argument {name}={call.arguments[name]!r}"
+        raise InvalidArgument(
+            f"{which} of {call.reference} cannot be pickled for its process: {exc}"
+        ) from exc
+    return len(pickled).to_bytes(HEADER, "big") + pickled
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
+
+
+def _unpack(answer: bytes, reference: str) -> Any:
+    try:
+        content = pickle.loads(answer)  # noqa: S301 - it comes from our child
+    except Exception as exc:
+        raise RemoteError(f"the result of {reference} cannot be unpickled here: {exc}") from exc
+    if isinstance(content, Failure):
+        raise _exception(content) from ChildTraceback(content.trace)
+    return content[0]
+
+
+def _exception(failure: Failure) -> Exception:
+    """The exception itself, else one that says which it was."""
+    if failure.pickled is not None:
+        with suppress(Exception):
+            exc = pickle.loads(failure.pickled)  # noqa: S301
+            if isinstance(exc, Exception):
+                return exc
+    text = f"{failure.type_name}: {failure.text}" if failure.text else failure.type_name
+    return RemoteError(text, type_name=failure.type_name)

@@ -1,0 +1,82 @@
+"""One attempt of one task, from the claim to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from penstock.calls import Claimed
+from penstock.models import Receipt
+from penstock.tasks.context import TaskContext
+from penstock.tasks.task import Task
+
+__all__ = ["EPOCH", "Run"]
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Why a run is ended from outside: its lease went to somebody else, or the worker stops.
+Interruption = Literal["lost", "stopped"]
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """A message that was claimed, and what has become of it so far."""
+
+    task: Task[..., Any]
+    claimed: Claimed
+    headers: dict[str, Any]
+    max_attempts: int
+    context: TaskContext | None = None
+    job: asyncio.Task[None] | None = None
+    interruption: Interruption | None = None
+    # Settled by the handler itself, in a transaction of its own.
+    is_settled: bool = False
+    # Whether its end has been told to the settler.
+    is_over: bool = False
+    started_at: float = 0.0
+    # Moves the end of the attempt, where it has one.
+    extend: Callable[[float], None] | None = None
+
+    @property
+    def started_epoch(self) -> float:
+        return time.time() - (time.monotonic() - self.started_at)
+
+    @property
+    def message_id(self) -> int:
+        return self.claimed.message_id
+
+    @property
+    def queue_name(self) -> str:
+        return self.claimed.queue_name
+
+    @property
+    def attempt(self) -> int:
+        return self.claimed.attempt
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.claimed.queue_name, self.claimed.message_id, self.claimed.token)
+
+    @property
+    def published_at(self) -> datetime:
+        return EPOCH + timedelta(microseconds=self.claimed.published_at)
+
+    def interrupt(self, why: Interruption) -> None:
+        """End it: a coroutine is cancelled, a thread is told."""
+        if self.interruption is not None or self.is_over:
+            return
+        self.interruption = why
+        if self.context is not None:
+            self.context.cancelled.set()
+        if self.job is not None:
+            self.job.cancel()
+
+    def __str__(self) -> str:
+        return (
+            f"task {self.task.name!r}, message {self.message_id} of {self.queue_name!r},"
+            f" attempt {self.attempt} of {self.max_attempts}"
+        )

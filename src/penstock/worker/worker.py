@@ -1,0 +1,294 @@
+"""The worker: its parts, and how they start, drain and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Coroutine, Sequence
+from typing import Any, Literal
+
+from penstock import calls
+from penstock._async.client import AsyncClient
+from penstock._async.enqueuing import AsyncEnqueuing
+from penstock._async.keeper import AsyncMaintainer
+from penstock.concurrency import now
+from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, SchemaError
+from penstock.middleware.logging import LoggingMiddleware
+from penstock.tasks.app import App
+from penstock.values import Backoff, Duration, interval
+
+from .executor import Executor
+from .fetcher import Fetcher
+from .leases import Leases
+from .registry import Registry
+from .run import Run
+from .scheduler import Scheduler
+from .settler import Settler
+
+__all__ = ["Worker"]
+
+logger = logging.getLogger("penstock.worker")
+
+CONCURRENCY = 100
+LEASE_SECONDS = 30
+GRACE_SECONDS = 30
+# Connections for settling, schedules, the registry and handlers' transactions; claims have one of their own.
+MOST_CONNECTIONS = 10
+# What is left to tell the database when a worker ends in a hurry.
+LAST_WORDS_SECONDS = 3.0
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+
+Stopping = Literal["drain", "abort"]
+
+
+class Worker:
+    """Runs the tasks of an app until it is told to stop.
+
+    queues: those to work for; all of the app's, unless given. concurrency: async handlers at once. threads,
+    processes: handlers of these kinds at once. lease: for how long a task is this worker's without a sign of
+    life; when a worker is lost, its tasks run elsewhere after that. grace: how long handlers have to end
+    when it stops.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        queues: Sequence[str] | None = None,
+        concurrency: int = CONCURRENCY,
+        threads: int | None = None,
+        processes: int | None = None,
+        lease: Duration = LEASE_SECONDS,
+        grace: Duration = GRACE_SECONDS,
+    ) -> None:
+        cores = os.cpu_count() or 1
+        self._app = app
+        self._queue_names = _chosen(app, queues)
+        self._concurrency = _count("concurrency", concurrency)
+        self._threads = _count("threads", 4 * cores if threads is None else threads)
+        self._processes = _count("processes", cores if processes is None else processes)
+        self._lease = interval("lease", lease)
+        if self._lease < 1:
+            raise InvalidArgument(f"lease must be at least 1 second, not {lease!r}")
+        self._grace = interval("grace", grace)
+        self._stop = asyncio.Event()
+        self._stopping: Stopping | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._executor: Executor | None = None
+        self.started = asyncio.Event()
+
+    # From outside
+
+    def stop(self) -> None:
+        """Drain: claim nothing more, end what runs. The second time: abort. In the loop of run()."""
+        self._stopping = "drain" if self._stopping is None else "abort"
+        self._stop.set()
+
+    def stop_from_anywhere(self) -> None:
+        """stop(), from a signal handler or another thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self.stop)
+
+    def run_forever(self) -> bool:
+        """Work until SIGTERM or SIGINT; whether it ended in order."""
+        return asyncio.run(self._run_with_signals())
+
+    async def _run_with_signals(self) -> bool:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, number)
+        try:
+            await self.run()
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        return self._stopping != "abort"
+
+    def _on_signal(self, number: int) -> None:
+        name = signal.Signals(number).name
+        if self._stopping is None:
+            logger.info("%s: ending what runs, for %g seconds at most; again to abort", name, self._grace)
+        else:
+            logger.warning("%s again: aborting", name)
+        self.stop()
+
+    # The life of a worker
+
+    async def run(self) -> None:
+        """Work until stop()."""
+        self._loop = asyncio.get_running_loop()
+        client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
+        claims = self._app.new_async_client(max_connections=1, maintain=False)
+        claims._settings = (calls.SET_ASYNCHRONOUS,)
+        try:
+            if await self._begin(client, claims):
+                await self._work(client, claims)
+        finally:
+            await claims.close()
+            await client.close()
+            await self._app.aclose()
+
+    async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
+        """Connect and declare the queues, as long as that takes; whether there is a worker then."""
+        backoff, is_told = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), False
+        while not self._stop.is_set():
+            try:
+                await client.open()
+                await claims.open()
+                await self._declare(client)
+            except SchemaError:
+                raise
+            except (DatabaseUnavailable, ConnectionLost) as exc:
+                if not is_told:
+                    logger.warning("the database cannot be reached, waiting for it: %s", exc)
+                is_told = True
+            else:
+                return True
+            await _unless(self._stop, backoff.next())
+        return False
+
+    async def _declare(self, client: AsyncClient) -> None:
+        for name in self._queue_names:
+            needs = self._app.needs(name)
+            self._app.declared.forget(needs)
+            await AsyncEnqueuing(client, self._app.declared).declare(needs)
+
+    async def _work(self, client: AsyncClient, claims: AsyncClient) -> None:
+        app, loops = self._app, []
+        leases = Leases(claims, self._lease, f"{socket.gethostname()}:{os.getpid()}")
+        settler = Settler(client, self._settled)
+        self._executor = executor = Executor(
+            app,
+            settler,
+            concurrency=self._concurrency,
+            threads=self._threads,
+            processes=self._processes,
+            logs=not any(isinstance(middleware, LoggingMiddleware) for middleware in app.middleware),
+        )
+        leases.executor = executor
+        fetcher = Fetcher(
+            app,
+            client,
+            claims,
+            executor,
+            settler,
+            leases,
+            self._queue_names,
+            lambda: self._declare(client),
+        )
+        self._fetcher = fetcher
+        executor.on_room = fetcher.ring
+        registry = Registry(app, client, executor, leases, self._queue_names)
+        maintainer = AsyncMaintainer(lambda: client._attempt(calls.maintain()))
+        fetching = self._loop_of(fetcher.run(), "fetcher")
+        settling = self._loop_of(settler.run(), "settler")
+        loops = [
+            fetching,
+            settling,
+            self._loop_of(leases.run(), "leases"),
+            self._loop_of(registry.run(), "registry"),
+        ]
+        if app.schedules:
+            periodics = [p for p in app.schedules.values() if p.queue_name in self._queue_names]
+            loops.append(self._loop_of(Scheduler(client, periodics).run(), "scheduler"))
+        maintainer.start()
+        logger.info(
+            "working on %s: %d tasks, %d at once",
+            ", ".join(self._queue_names),
+            len(app.tasks),
+            self._concurrency,
+        )
+        self.started.set()
+        try:
+            await self._until_stopped(loops)
+            registry.stopping = True
+            await self._end(fetching)
+            await self._drain(executor, settler)
+        finally:
+            for loop in loops:
+                await self._end(loop)
+            await maintainer.close()
+            await executor.close()
+            await registry.forget()
+
+    def _settled(self, runs: list[Run]) -> None:
+        """The database knows what became of these."""
+        assert self._executor is not None
+        self._executor.forget(runs)
+        for queue_name in {run.queue_name for run in runs}:
+            if self._app.needs(queue_name).max_active is not None:
+                self._fetcher.look_again(queue_name)
+
+    async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
+        """Wait for stop(); a part that fails ends the worker with its error."""
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            done, _ = await asyncio.wait({stop, *loops}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done - {stop}:
+                ended.result()
+        finally:
+            stop.cancel()
+
+    async def _drain(self, executor: Executor, settler: Settler) -> None:
+        """Give back what never began, wait for what runs, and tell the database of all of it."""
+        executor.release_waiting()
+        deadline = now() + self._grace
+        while executor.running and self._stopping != "abort" and now() < deadline:
+            await self._a_moment(executor, deadline - now())
+        if executor.running:
+            logger.warning("%d tasks did not end in time, and are given back", len(executor.running))
+            executor.interrupt_all()
+            jobs = {run.job for run in executor.running if run.job is not None}
+            await asyncio.wait(jobs, timeout=LAST_WORDS_SECONDS)
+        if not await settler.drained(LAST_WORDS_SECONDS):
+            logger.warning("the end of some tasks could not be recorded: they will run again")
+
+    async def _a_moment(self, executor: Executor, patience: float) -> None:
+        """Until a task ends, or stop() is called again."""
+        self._stop.clear()
+        if self._stopping == "abort":
+            return
+        stop = asyncio.ensure_future(self._stop.wait())
+        jobs = {run.job for run in executor.running if run.job is not None}
+        try:
+            await asyncio.wait({stop, *jobs}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stop.cancel()
+
+    def _loop_of(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(coroutine, name=f"penstock {name}")
+
+    async def _end(self, loop: asyncio.Task[None]) -> None:
+        if not loop.done():
+            loop.cancel()
+            await asyncio.wait({loop})
+
+
+async def _unless(stop: asyncio.Event, pause: float) -> None:
+    """Wait a while, or until it is time to stop."""
+    waiting = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({waiting}, timeout=pause)
+    waiting.cancel()
+
+
+def _chosen(app: App, queues: Sequence[str] | None) -> tuple[str, ...]:
+    names = tuple(needs.name for needs in app.queues)
+    if not names:
+        raise InvalidArgument("this app has no tasks", hint="are the modules with its tasks imported?")
+    if queues is None:
+        return names
+    if unknown := [name for name in queues if name not in names]:
+        raise InvalidArgument(
+            f"no task of this app is in queue {unknown[0]!r}: its queues are {', '.join(names)}"
+        )
+    return tuple(dict.fromkeys(queues))
+
+
+def _count(name: str, value: int) -> int:
+    if type(value) is not int or value < 1:
+        raise InvalidArgument(f"{name} must be at least 1, not {value!r}")
+    return value
