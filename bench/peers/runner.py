@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -54,14 +53,14 @@ class Program:
             pass_fds=(theirs,),
             stdout=self._output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a worker may have processes of its own
         )
         os.close(theirs)
 
     def _command(self, verb: str, figures: tuple[float, ...]) -> list[str]:
         python = str(environments.python(self._contestant))
         if self._contestant.is_ours and verb == "work":
-            return [python, "-m", "penstock.cli", "worker", "bench.peers.penstock:app"]
+            places = os.environ.get("BENCH_PLACES", "1000")
+            return [python, "-m", "penstock.cli", "worker", "bench.peers.penstock:app", "--log-level", "warning", "-c", places]
         return [python, "-m", f"bench.peers.{self._contestant.name}", verb, *map(str, figures)]
 
     def __enter__(self) -> Self:
@@ -110,16 +109,13 @@ class Program:
                 raise PeerFailed(f"{self._contestant.title} failed:\n{self.output()}")
 
     def _stop(self) -> None:
-        """End it, with all its processes; a worker is asked first."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGTERM)
+        """End it; a worker is asked first."""
+        self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            pass
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            self._process.kill()
+            self._process.wait()
 
 
 @contextmanager

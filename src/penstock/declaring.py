@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .models import NewMessage
 
 __all__ = ["Declared", "GroupMember", "GroupStart", "QueueNeeds"]
+
+
+# Longer than most transactions.
+LASTING_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +28,28 @@ class QueueNeeds:
 class Declared:
     """The queues that are known to be there, so that each is declared once in a process.
 
-    One that was declared in somebody's transaction may be gone with it: it counts when two of them found the
-    same one.
+    One that was declared in somebody's transaction may be gone with it: it counts when it is still there a
+    while later.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: set[QueueNeeds] = set()
-        self._seen: dict[QueueNeeds, int] = {}
+        self._seen: dict[QueueNeeds, tuple[int, float]] = {}
 
     def __contains__(self, needs: QueueNeeds) -> bool:
         return needs in self._known
 
     def add(self, needs: QueueNeeds, queue_id: int, *, is_committed: bool) -> None:
         with self._lock:
-            if is_committed or self._seen.get(needs) == queue_id:
+            if is_committed:
                 self._known.add(needs)
-            self._seen[needs] = queue_id
+                return
+            seen_id, seen_at = self._seen.setdefault(needs, (queue_id, time.monotonic()))
+            if seen_id != queue_id:
+                self._seen[needs] = (queue_id, time.monotonic())
+            elif time.monotonic() > seen_at + LASTING_SECONDS:
+                self._known.add(needs)
 
     def forget(self, needs: QueueNeeds) -> None:
         with self._lock:

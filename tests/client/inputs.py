@@ -221,6 +221,11 @@ CLIENT = {
 # Text that is to be stored whatever is in it, and the model of a payload: there is no wrong one.
 FREE = {"error", "model"}
 
+# Of the parameters without a default: None is JSON null, or among the wrong values above.
+NONE_IS_A_VALUE = {
+    *("payload", "payloads", "message", "messages", "callback_payload", "definition", "running"),
+}
+
 
 def arguments(kinds: dict[str, Kind]) -> dict[str, Any]:
     """Right values for all parameters; those that exclude each other are left out."""

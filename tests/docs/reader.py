@@ -2,9 +2,12 @@
 
 - `python`: run in one namespace for the page; one that begins with a comment like `# worker.py` is a file.
 - `sh`: run in the reader's folder; `sh second-terminal`: left running, in place of what runs there already.
+  A `third-terminal` is another one, and so on.
 - `sql`: run in the page's database.
+- `ini`, `yaml`, `dockerfile`: files for other programs, not run.
 - `text`: what the block before it prints; `text second-terminal`: what appears in the second terminal from
-  now on. `...` stands for anything. A block that prints has to be followed by one.
+  now on. `...` stands for anything, one time of a log for another. A block that prints has to be followed by
+  one.
 """
 
 from __future__ import annotations
@@ -28,9 +31,12 @@ from .pages import Block, blocks, name_of
 
 __all__ = ["NOT_RUN", "Reader", "Wrong", "commands", "matches"]
 
-SECOND = "second-terminal"
+TERMINAL = re.compile(r"\w+-terminal")
 PATIENCE_SECONDS = 30.0
 FILE = re.compile(r"# (\w+\.py)\n")
+LOG_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}")
+# What is shown to be copied elsewhere.
+NO_CODE = {"ini", "yaml", "dockerfile"}
 
 # Commands that are not run, and why.
 NOT_RUN = {
@@ -58,8 +64,9 @@ def commands(text: str) -> list[str]:
 
 def matches(expected: str, seen: str) -> bool:
     """Whether that was seen; `...` stands for anything."""
-    parts = [re.escape(part) for part in expected.strip("\n").split("...")]
-    return re.fullmatch(".*?".join(parts), seen.strip("\n"), re.DOTALL) is not None
+    expected, seen = (LOG_TIME.sub("<time>", text).strip("\n") for text in (expected, seen))
+    parts = [re.escape(part) for part in expected.split("...")]
+    return re.fullmatch(".*?".join(parts), seen, re.DOTALL) is not None
 
 
 class Process:
@@ -128,7 +135,7 @@ class Reader:
         self._before = before
         self._end = uuid.uuid4().hex
         self._session: Process | None = None
-        self._second: Process | None = None
+        self._terminals: dict[str, Process] = {}
         # What the last block printed, and where that block is.
         self._printed = ""
         self._at = 0
@@ -139,8 +146,8 @@ class Reader:
     def __exit__(
         self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._second is not None:
-            self._second.interrupt()
+        for terminal in self._terminals.values():
+            terminal.interrupt()
         if self._session is not None:
             self._session.end()
 
@@ -165,12 +172,14 @@ class Reader:
             (self._folder / file[1]).write_text(block.text, "utf-8")
         elif block.language == "python":
             self._printed = self._python(block)
-        elif block.language == "sh" and block.mark == SECOND:
-            self._start(block.text)
+        elif block.language == "sh" and TERMINAL.fullmatch(block.mark):
+            self._start(block.mark, block.text)
         elif block.language == "sh":
             self._printed = self._shell(block.text)
         elif block.language == "sql":
             self._sql(block.text)
+        elif block.language in NO_CODE:
+            pass
         else:
             raise self._failure(block.line, f"nobody runs a block of {block.language or 'no language'}")
 
@@ -180,11 +189,12 @@ class Reader:
 
     def _compare(self, block: Block) -> None:
         expected = block.text.replace(ANNOUNCEMENT, "")
-        if block.mark == SECOND:
-            if self._second is None:
-                raise self._failure(block.line, "nothing runs in the second terminal")
-            self._second.read_until(lambda seen: matches(expected, seen))
-            seen, self._second.seen = self._second.seen, ""
+        if TERMINAL.fullmatch(block.mark):
+            terminal = self._terminals.get(block.mark)
+            if terminal is None:
+                raise self._failure(block.line, f"nothing runs in the {block.mark.replace('-', ' ')}")
+            terminal.read_until(lambda seen: matches(expected, seen))
+            seen, terminal.seen = terminal.seen, ""
         else:
             seen, self._printed = self._printed, ""
         if not matches(expected, seen):
@@ -216,10 +226,12 @@ class Reader:
             raise self._failure(self._at, f"exit code {code}:\n{process.seen}")
         return process.seen
 
-    def _start(self, command: str) -> None:
-        if self._second is not None:
-            self._second.interrupt()
-        self._second = Process(["bash", "-c", f"exec {command}"], self._folder, self._environ(), fed=False)
+    def _start(self, name: str, command: str) -> None:
+        if name in self._terminals:
+            self._terminals[name].interrupt()
+        self._terminals[name] = Process(
+            ["bash", "-c", f"exec {command}"], self._folder, self._environ(), fed=False
+        )
 
     def _sql(self, text: str) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:

@@ -13,6 +13,8 @@ FLAGS = {"signatures": __future__.annotations.compiler_flag}
 def main() -> None:
     namespace = {"__name__": "__main__"}
     end = sys.argv[1]
+    # The files of the page can be imported, as in a terminal.
+    sys.path[0] = ""
     for line in sys.stdin:
         block = json.loads(line)
         # So that a traceback names the line of the page.

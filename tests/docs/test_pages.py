@@ -109,6 +109,11 @@ def test_three_dots_stand_for_anything() -> None:
     assert not matches("", "sent 17\n")
 
 
+def test_one_time_of_a_log_is_as_good_as_another() -> None:
+    assert matches("2026-11-16 08:21:30,045 INFO a", "2031-01-02 03:04:05,678 INFO a\n")
+    assert not matches("2026-11-16 08:21:30,045 INFO a", "2026-11-16 08:21:30,045 INFO b")
+
+
 def test_a_second_terminal_runs_beside_the_first(tmp_path: Path, database18: str) -> None:
     page = tmp_path / "page.md"
     page.write_text(

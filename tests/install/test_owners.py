@@ -12,8 +12,11 @@ from penstock import schema
 from .catalog import describe
 from .conftest import Cluster, Open
 
-PUBLISHER = {"publish_message", "publish_messages", "send_message", "send_messages", "cancel_message"}
-EVERYBODY = {"clock", "schema_version"}
+PUBLISHER = {
+    *("publish_message", "publish_messages", "send_message", "send_messages", "cancel_message"),
+    *("declare_queue", "create_group", "put_schedule", "advance_schedule"),
+}
+EVERYBODY = {"clock", "schema_version", "done_channel"}
 
 
 def _callable(connection: psycopg.Connection[Any], role: str) -> set[str]:

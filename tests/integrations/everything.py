@@ -293,6 +293,7 @@ async def _clean_up(api: AsyncApi) -> None:
     await api.purge_all_messages()
     await api.get_queue_statistics()
     await api.delete_queue("bills")
+    await api.delete_queue("tasks")
     await api.delete_topic("orders")
     await api.list_queues()
     await api.list_topics()

@@ -16,6 +16,9 @@ TOPIC = "orders"
 EXCLUSIVE = "exclusive"
 WORKER = "w"
 QUEUES = ("billing", "stock", EXCLUSIVE)
+SCHEDULE = "nightly"
+DUE = "2030-01-01 00:00Z"
+LATER = "2030-01-01 01:00Z"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ def put_in_stock(session: Session, caps: dict[str, int] | None = None) -> Stock:
     settings = SETTINGS | (caps or {})
     if session.run("select 1 from penstock.topics where name = %s", TOPIC):
         session.rows("delete_topic", TOPIC)
+    for (queue,) in session.run("select name from penstock.queues"):
+        session.rows("delete_queue", queue)  # declared after it was deleted, and so of no topic
     session.value("create_topic", TOPIC)
     for queue in QUEUES:
         session.value("create_queue", queue, TOPIC, queue == EXCLUSIVE, **settings)
@@ -82,7 +87,20 @@ def put_in_stock(session: Session, caps: dict[str, int] | None = None) -> Stock:
     scheduled = publish(session, 5, dedup_keys=[f"scheduled {key}" for key in keys], deliver_after=due)
     ready = publish(session, 5, dedup_keys=[f"ready {key}" for key in keys])
     session.run(SHAPE)
+    put_tasks_in_stock(session)
     return Stock(ready, scheduled, active, expired, dead, done, settings)
+
+
+def put_tasks_in_stock(session: Session) -> None:
+    """Groups that are complete, the callbacks to the queues in turn; one that is not; a schedule."""
+    session.run("delete from penstock.groups")
+    session.run("delete from penstock.group_results")
+    for queue in reversed(QUEUES[:2]):
+        group = session.value("create_group", 1, queue, "1", None)
+        session.run("insert into penstock.group_results values (%s, 0, 0)", group)
+    session.value("create_group", 10, QUEUES[0], "1", None)
+    session.value("put_schedule", SCHEDULE, QUEUES[0], "1", None, 2, None, None, "1", "skip", DUE)
+    session.rows("register_worker", WORKER, "host", 1, "1", [], [], 1)
 
 
 def publish(session: Session, n: int, **options: Any) -> list[int]:
@@ -168,4 +186,16 @@ def all_calls(stock: Stock) -> list[Call]:
         Call("delete_queue other", "delete_queue", (other,)),
         Call("delete_queue exclusive", "delete_queue", (EXCLUSIVE,)),
         Call("delete_topic", "delete_topic", (TOPIC,)),
+        Call("release, delayed", "release_message", (queue, message, token, 60)),
+        Call("declare_queue", "declare_queue", ("new",)),
+        Call("declare_queue, other settings", "declare_queue", (queue, 7, 100000)),
+        Call("ack_tasks", "ack_tasks", (queue, held[::-1], WORKER)),
+        Call("finish_groups", "finish_groups"),
+        Call("delete_group", "delete_group", (1,)),
+        Call("put_schedule", "put_schedule", (SCHEDULE, other, "2", None, 2, None, None, "2", "one", LATER)),
+        Call("advance_schedule", "advance_schedule", (SCHEDULE, DUE, LATER, [DUE, DUE])),
+        Call("run_schedule", "run_schedule", (SCHEDULE,)),
+        Call("pause_schedule", "pause_schedule", (SCHEDULE,)),
+        Call("beat_worker", "beat_worker", (WORKER, 1, "1", False)),
+        Call("forget_worker", "forget_worker", (WORKER,)),
     ]

@@ -46,6 +46,8 @@ def holds(stock: Stock) -> dict[str, str]:
         "tenants": "select 1 from penstock.tenants for update",
         "ledger": "select 1 from penstock.floors for update",
         "upkeep": "select 1 from penstock.upkeep for update",
+        "group": "select 1 from penstock.groups where total > 1 for update",
+        "schedule": "select 1 from penstock.schedules for update",
         "open ack": "lock table penstock.done_default in row exclusive mode",
         "day being added": "lock table penstock.done_default in access exclusive mode",
         "topic being joined": "select 1 from penstock.topics for key share",

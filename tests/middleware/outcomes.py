@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
+from penstock.errors import LeaseLost
 from penstock.tasks.outcomes import Reject, Retry, Snooze
 
 __all__ = ["OUTCOMES", "Shipwreck"]
@@ -14,6 +16,8 @@ class Shipwreck(Exception):  # noqa: N818
     """An error of a handler."""
 
 
+CANCELLED = threading.Event()
+CANCELLED.set()
 LAST: dict[str, Any] = {"attempt": 3}
 
 # How it ended, what the handler raised, what is special about the context.
@@ -27,5 +31,9 @@ OUTCOMES: list[tuple[str, BaseException | None, dict[str, Any]]] = [
     ("rejected", Reject("no such address"), {}),
     ("snoozed", Snooze(60), {}),
     ("snoozed", Snooze(60), LAST),
-    ("cancelled", asyncio.CancelledError(), {}),
+    ("cancelled", asyncio.CancelledError(), {"cancelled": CANCELLED}),
+    ("cancelled", None, {"cancelled": CANCELLED}),
+    ("cancelled", LeaseLost(), {}),
+    # By itself: nobody has called it off.
+    ("failed", asyncio.CancelledError(), {}),
 ]

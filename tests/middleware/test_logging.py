@@ -87,7 +87,7 @@ EXPECTED: dict[str, tuple[int, str]] = {
         logging.WARNING,
         r"send_mail\[17\] asks for a retry in 5 s after 0\.\d{3} s, attempt 1 of 3: not yet",
     ),
-    "rejected": (logging.WARNING, r"send_mail\[17\] rejected after 0\.\d{3} s: no such address"),
+    "rejected": (logging.ERROR, r"send_mail\[17\] rejected after 0\.\d{3} s: no such address"),
     "snoozed": (logging.INFO, r"send_mail\[17\] snoozed for 60 s after 0\.\d{3} s"),
     "cancelled": (logging.WARNING, r"send_mail\[17\] cancelled after 0\.\d{3} s"),
 }
@@ -144,7 +144,7 @@ class TestMiddleware:
         assert [record.name for record in caplog.records] == ["shop.tasks"]
 
     def test_nothing_where_the_level_is_higher(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.ERROR, NAME)
+        caplog.set_level(logging.CRITICAL, NAME)
         for error in (None, Snooze(1), Reject("no"), Retry("no"), Shipwreck()):
             run(LoggingMiddleware(), error)
         assert caplog.records == []

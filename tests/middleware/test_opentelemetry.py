@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
@@ -21,30 +21,11 @@ from penstock.tasks.outcomes import Reject
 
 from .contexts import call_of, context_of, entered, run
 from .outcomes import OUTCOMES, Shipwreck
+from .spans import Traced, attributes, identity, links, parent
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 ZEROS = f"00-{0:032x}-{0:016x}-01"
 TRACE, SPAN = int(REMOTE.split("-")[1], 16), int(REMOTE.split("-")[2], 16)
-
-
-class Traced:
-    """A provider whose spans are kept."""
-
-    def __init__(self) -> None:
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    def middleware(self, **options: Any) -> OpenTelemetryMiddleware:
-        return OpenTelemetryMiddleware(tracer_provider=self.provider, **options)
-
-    def spans(self) -> tuple[ReadableSpan, ...]:
-        return self.exporter.get_finished_spans()
-
-    def one(self) -> ReadableSpan:
-        [span] = self.spans()
-        return span
 
 
 @pytest.fixture
@@ -55,24 +36,6 @@ def traced() -> Iterator[Traced]:
     yield found
     found.provider.shutdown()
     assert context.get_current() == {}
-
-
-def attributes(span: ReadableSpan) -> dict[str, Any]:
-    return dict(span.attributes or {})
-
-
-def identity(span: ReadableSpan) -> tuple[int, int]:
-    found = span.context
-    assert found is not None
-    return found.trace_id, found.span_id
-
-
-def parent(span: ReadableSpan) -> tuple[int, int] | None:
-    return span.parent and (span.parent.trace_id, span.parent.span_id)
-
-
-def links(span: ReadableSpan) -> list[tuple[int, int]]:
-    return [(link.context.trace_id, link.context.span_id) for link in span.links]
 
 
 def enqueue(middleware: Middleware, call: EnqueueCall, ids: list[int]) -> dict[str, Any]:
@@ -185,6 +148,9 @@ class TestRun:
             assert span.status.status_code is StatusCode.UNSET
             assert "error.type" not in attributes(span)
             assert span.events == ()
+        elif error is None:
+            assert span.status.status_code is StatusCode.ERROR
+            assert attributes(span)["error.type"] == "cancelled"
         else:
             assert span.status.status_code is StatusCode.ERROR
             assert span.status.description == f"{type(error).__name__}: {error}"
@@ -200,14 +166,6 @@ class TestRun:
             "ValueError",
             "penstock.tasks.outcomes.Reject",
         ]
-
-    def test_called_off(self, traced: Traced) -> None:
-        called_off = context_of()
-        with entered([traced.middleware()], called_off):
-            called_off.cancelled.set()
-        span = traced.one()
-        assert span.status.status_code is StatusCode.ERROR
-        assert attributes(span)["error.type"] == "cancelled"
 
     def test_a_child_of_whoever_enqueued_it(self, traced: Traced) -> None:
         middleware = traced.middleware()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,7 +98,7 @@ with entered([middleware], context_of()):
 
 
 def test_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environ = {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    environ = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROCESS],

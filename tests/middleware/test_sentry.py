@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import sentry_sdk
-from sentry_sdk.envelope import Envelope
 from sentry_sdk.integrations.dedupe import DedupeIntegration
 from sentry_sdk.integrations.logging import LoggingIntegration
-from sentry_sdk.transport import Transport
 
 from penstock.middleware.logging import LoggingMiddleware
 from penstock.middleware.sentry import SentryMiddleware
@@ -19,61 +16,10 @@ from penstock.tasks.outcomes import Reject
 
 from .contexts import call_of, context_of, entered, run
 from .outcomes import OUTCOMES, Shipwreck
+from .sent import Start
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 REMOTE = {"sentry-trace": f"{TRACE}-{SPAN}-1", "baggage": f"sentry-trace_id={TRACE},sentry-sample_rate=1.0"}
-
-
-class Kept(Transport):
-    """Keeps what would be sent."""
-
-    def __init__(self) -> None:
-        super().__init__({"dsn": "https://key@example.org/1"})
-        self.items = list[tuple[str | None, Any]]()
-
-    def capture_envelope(self, envelope: Envelope) -> None:
-        self.items += [(item.type, item.payload.json) for item in envelope.items]
-
-    def events(self) -> list[Any]:
-        return [payload for kind, payload in self.items if kind == "event"]
-
-    def transactions(self) -> list[Any]:
-        return [payload for kind, payload in self.items if kind == "transaction"]
-
-    def transaction(self) -> Any:
-        [found] = self.transactions()
-        return found
-
-    def spans(self) -> list[Any]:
-        """Of trace_lifecycle="stream"."""
-        sentry_sdk.flush()
-        return [span for kind, payload in self.items if kind == "span" for span in payload["items"]]
-
-
-Start = Callable[..., Kept]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts Sentry for this test."""
-
-    def init(**options: Any) -> Kept:
-        transport = Kept()
-        given: dict[str, Any] = {
-            "dsn": "https://key@example.org/1",
-            "transport": transport,
-            "default_integrations": False,
-            "auto_enabling_integrations": False,
-            "traces_sample_rate": 1.0,
-        }
-        sentry_sdk.init(**given | options)
-        return transport
-
-    yield init
-    sentry_sdk.get_client().close()
-    sentry_sdk.get_global_scope().set_client(None)
-    sentry_sdk.get_isolation_scope().clear()
-    sentry_sdk.get_current_scope().clear()
 
 
 class TestRun:
@@ -173,6 +119,7 @@ class TestRun:
     def test_a_run_leaves_nothing_for_the_next(self, start: Start) -> None:
         kept = start()
         middleware = SentryMiddleware()
+        sentry_sdk.add_breadcrumb(message="of the worker")
         with entered([middleware], context_of()):
             sentry_sdk.set_tag("own", "first")
             sentry_sdk.add_breadcrumb(message="first")
@@ -202,6 +149,16 @@ class TestRun:
         run(SentryMiddleware())
         assert seen == [{"task": "send_mail", "message_id": 17, "queue": "mail", "attempt": 1}]
         assert kept.transactions() == []
+
+    def test_a_sampler_that_fails_harms_no_task(self, start: Start) -> None:
+        def sampler(context: dict[str, Any]) -> float:
+            raise LookupError(context)
+
+        kept = start(traces_sampler=sampler)
+        run(SentryMiddleware())
+        run(SentryMiddleware(), Shipwreck("on rocks"))
+        [event] = kept.events()
+        assert event["tags"]["penstock.message_id"] == "17"
 
     @pytest.mark.parametrize("value", ["", "nonsense", 5, None, ["x"], {}])
     def test_what_is_no_context_is_ignored(self, value: Any, start: Start) -> None:

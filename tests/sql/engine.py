@@ -119,8 +119,8 @@ class Engine:
     def nack(self, message: Row, **options: Any) -> bool:
         return self._settle("nack_message", message, **options)
 
-    def release(self, message: Row) -> bool:
-        return self._settle("release_message", message)
+    def release(self, message: Row, **options: Any) -> bool:
+        return self._settle("release_message", message, **options)
 
     def reject(self, message: Row, **options: Any) -> bool:
         return self._settle("reject_message", message, **options)

@@ -121,7 +121,7 @@ def fail(kind: str) -> None:
     raise {"retry": Retry("later", delay=5), "reject": Reject("no use"), "snooze": Snooze(9)}[kind]
 
 
-def die(how: str) -> None:
+def die(how: str, path: str = "") -> None:
     if how == "exit":
         os._exit(7)
     if how == "kill":
@@ -132,8 +132,9 @@ def die(how: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
     if how == "forked":
         # The process that is left over has all that its parent had open.
-        if os.fork() == 0:
+        if (left_over := os.fork()) == 0:
             time.sleep(600)
+        tell(path, left_over)
         os._exit(9)
     time.sleep(600)
 

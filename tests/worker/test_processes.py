@@ -240,12 +240,13 @@ async def test_a_child_that_dies_fails_its_own_run_only(
     other = asyncio.create_task(run(pool, functions.wait_for, path=str(path)))
     await eventually(path.exists)
     with pytest.raises(ProcessDied) as caught:
-        await run(pool, functions.die, how=how)
+        await run(pool, functions.die, how=how, path=str(tmp_path / "left over"))
     assert str(caught.value) == words
     assert caught.value.exitcode == exitcode
     assert await run(pool, functions.add, a=1) == 1
     path.unlink()
     assert await other == "waited"
+    await eventually(lambda: not any(map(is_alive, told(tmp_path / "left over"))))
 
 
 async def test_an_idle_child_that_dies_is_replaced(pool: ProcessPool) -> None:
@@ -503,8 +504,16 @@ def test_a_parent_that_forgets_to_close_ends(parent: Callable[..., subprocess.Po
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("function", ["sleep", "hold_the_lock", "start_program"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("function", "number"),
+    [
+        ("sleep", signal.SIGKILL),
+        ("sleep", signal.SIGTERM),
+        ("sleep", signal.SIGINT),
+        ("hold_the_lock", signal.SIGKILL),
+        ("start_program", signal.SIGKILL),
+    ],
+)
 async def test_no_child_outlives_its_parent(
     parent: Callable[..., subprocess.Popen[str]], tmp_path: Path, function: str, number: signal.Signals
 ) -> None:

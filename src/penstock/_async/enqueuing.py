@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.concurrency import AsyncMany
@@ -45,21 +45,24 @@ class AsyncEnqueuing:
     async def send_many(
         self,
         queue: QueueNeeds,
-        payloads: AsyncMany,
+        payloads: AsyncMany | Callable[[], AsyncMany],
         options: Mapping[str, Any],
         *,
         progress: Progress | None,
         atomic: bool,
     ) -> list[int]:
-        await self.declare(queue)
-        # Not a second time where the queue is gone: an iterator has been read by then.
-        return await self._api.send_many(queue.name, payloads, **options, progress=progress, atomic=atomic)
+        async def step() -> list[int]:
+            many = payloads() if callable(payloads) else payloads
+            return await self._api.send_many(queue.name, many, **options, progress=progress, atomic=atomic)
+
+        # A second time where the queue is gone, if what was to be sent can be had once more.
+        return await self._declared_first([queue], step, again=callable(payloads))
 
     async def send_group(self, group: GroupStart) -> tuple[int, list[int]]:
         """All members and what follows them, or nothing. Returns the ids of the group and of its members."""
         api = self._api
         if not isinstance(api, AsyncClient):
-            return await self._start_group(api, group)
+            return await self._declared_first(group.queues, lambda: self._start_group(api, group))
 
         async def step() -> tuple[int, list[int]]:
             async with api.transaction() as transaction:
@@ -68,8 +71,6 @@ class AsyncEnqueuing:
         return await self._declared_first(group.queues, step)
 
     async def _start_group(self, api: AsyncApi, group: GroupStart) -> tuple[int, list[int]]:
-        for queue in group.queues:
-            await self.declare(queue)
         callback = group.callback
         group_id = await api.create_group(
             len(group.members),
@@ -93,16 +94,18 @@ class AsyncEnqueuing:
                 ids[position] = message_id
         return group_id, ids
 
-    async def _declared_first(self, queues: Sequence[QueueNeeds], step: AsyncStep[T]) -> T:
+    async def _declared_first(
+        self, queues: Sequence[QueueNeeds], step: AsyncStep[T], *, again: bool = True
+    ) -> T:
         for queue in queues:
             await self.declare(queue)
         try:
             return await step()
-        except QueueNotFound:
+        except QueueNotFound as exc:
             for queue in queues:
                 self._declared.forget(queue)
-            if not self._is_own:
-                raise  # the transaction has failed; the next one declares the queue
+            if not again or exc.published or not self._is_own:
+                raise  # in a transaction that has failed; the next one declares the queue
         for queue in queues:
             await self.declare(queue)
         return await step()

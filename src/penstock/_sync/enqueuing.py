@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.concurrency import Many
@@ -48,21 +48,24 @@ class Enqueuing:
     def send_many(
         self,
         queue: QueueNeeds,
-        payloads: Many,
+        payloads: Many | Callable[[], Many],
         options: Mapping[str, Any],
         *,
         progress: Progress | None,
         atomic: bool,
     ) -> list[int]:
-        self.declare(queue)
-        # Not a second time where the queue is gone: an iterator has been read by then.
-        return self._api.send_many(queue.name, payloads, **options, progress=progress, atomic=atomic)
+        def step() -> list[int]:
+            many = payloads() if callable(payloads) else payloads
+            return self._api.send_many(queue.name, many, **options, progress=progress, atomic=atomic)
+
+        # A second time where the queue is gone, if what was to be sent can be had once more.
+        return self._declared_first([queue], step, again=callable(payloads))
 
     def send_group(self, group: GroupStart) -> tuple[int, list[int]]:
         """All members and what follows them, or nothing. Returns the ids of the group and of its members."""
         api = self._api
         if not isinstance(api, Client):
-            return self._start_group(api, group)
+            return self._declared_first(group.queues, lambda: self._start_group(api, group))
 
         def step() -> tuple[int, list[int]]:
             with api.transaction() as transaction:
@@ -71,8 +74,6 @@ class Enqueuing:
         return self._declared_first(group.queues, step)
 
     def _start_group(self, api: Api, group: GroupStart) -> tuple[int, list[int]]:
-        for queue in group.queues:
-            self.declare(queue)
         callback = group.callback
         group_id = api.create_group(
             len(group.members),
@@ -94,16 +95,16 @@ class Enqueuing:
                 ids[position] = message_id
         return group_id, ids
 
-    def _declared_first(self, queues: Sequence[QueueNeeds], step: Step[T]) -> T:
+    def _declared_first(self, queues: Sequence[QueueNeeds], step: Step[T], *, again: bool = True) -> T:
         for queue in queues:
             self.declare(queue)
         try:
             return step()
-        except QueueNotFound:
+        except QueueNotFound as exc:
             for queue in queues:
                 self._declared.forget(queue)
-            if not self._is_own:
-                raise  # the transaction has failed; the next one declares the queue
+            if not again or exc.published or not self._is_own:
+                raise  # in a transaction that has failed; the next one declares the queue
         for queue in queues:
             self.declare(queue)
         return step()

@@ -6,6 +6,7 @@ import click
 
 from penstock import __version__
 
+from .periodic import periodic
 from .schema import migrate, sql, version
 from .worker import worker
 
@@ -19,6 +20,7 @@ def main() -> None:
 
 
 main.add_command(migrate)
+main.add_command(periodic)
 main.add_command(sql)
 main.add_command(version)
 main.add_command(worker)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
 import os
@@ -71,16 +72,17 @@ def worker(
     from penstock.errors import PenstockError
     from penstock.middleware.logging import configure_logging
 
+    # First the app: it may set up logging itself.
+    found = find_app(app)
     configure_logging(log_level)
     if processes > 1:
         from penstock.worker.supervisor import Supervisor
 
-        find_app(app)  # better told once than by each
         sys.exit(Supervisor(processes, sys.argv, grace).run())
 
+    from penstock.worker.supervisor import watch_parent
     from penstock.worker.worker import Worker
 
-    found = find_app(app)
     if dsn is not None:
         found.use(dsn)
     try:
@@ -93,9 +95,12 @@ def worker(
             lease=lease,
             grace=grace,
         )
+        watch_parent(one.stop_from_anywhere)
         in_order = one.run_forever()
     except PenstockError as exc:
         raise click.ClickException(f"{exc} ({exc.hint})" if exc.hint else str(exc)) from None
+    # What others want to send at the end: spans, events.
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     logging.shutdown()
     # Threads that did not end in time must not keep the process.

@@ -82,7 +82,7 @@ class LoggingMiddleware(Middleware):
             level, text = logging.WARNING, "asks for a retry%s after %.3f s, attempt %d of %d: %s"
             arguments = (after, seconds, *attempts, error)
         elif outcome == "rejected":
-            level, text, arguments = logging.WARNING, "rejected after %.3f s: %s", (seconds, error)
+            level, text, arguments = logging.ERROR, "rejected after %.3f s: %s", (seconds, error)
         elif outcome == "cancelled":
             level, text, arguments = logging.WARNING, "cancelled after %.3f s", (seconds,)
         elif outcome == "failed":

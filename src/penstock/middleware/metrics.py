@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, LeaseLost
 from penstock.tasks.hooks import Middleware
 from penstock.tasks.outcomes import Reject, Retry, Snooze
 
@@ -28,13 +28,15 @@ logger = logging.getLogger(__name__)
 def outcome_of(context: TaskContext, error: BaseException | None) -> RunOutcome:
     """How a run ended that raised this, or returned.
 
-    A Retry on the last attempt has nothing to come after it: failed. A run that was called off does not count
-    as done, whatever its handler returned: somebody else has the message by then.
+    A Retry on the last attempt has nothing to come after it: failed. A run that was called off is not done,
+    whatever its handler returned: somebody else has the message by then.
     """
-    if isinstance(error, asyncio.CancelledError) or (error is None and context.cancelled.is_set()):
+    if isinstance(error, LeaseLost):
         return "cancelled"
-    if error is None:
-        return "done"
+    if error is None or isinstance(error, asyncio.CancelledError):
+        # A handler that cancels itself has failed like any other.
+        ended: RunOutcome = "done" if error is None else "failed"
+        return "cancelled" if context.cancelled.is_set() else ended
     if isinstance(error, Snooze):
         return "snoozed"
     if isinstance(error, Reject):

@@ -102,7 +102,7 @@ class OpenTelemetryMiddleware(Middleware):
             context_api.detach(token)
 
     def _around(self, context: TaskContext) -> context_api.Context:
-        """What is around the span: the one that it is a child of, and baggage, which the handler sees, too."""
+        """What is around the span: the one that it is a child of, and baggage, which the handler sees."""
         around = propagate.extract(_texts(context.headers), context_api.get_current())
         return trace.set_span_in_context(trace.INVALID_SPAN, around) if self._new_trace else around
 

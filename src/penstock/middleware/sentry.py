@@ -38,7 +38,7 @@ STATUS: Final[dict[RunOutcome, str]] = {
 LEVEL: Final[dict[RunOutcome, Literal["error", "warning"]]] = {"failed": "error", "rejected": "warning"}
 
 # These tell of the same errors, and would make a second event of each.
-LOGGERS: Final = ("penstock.middleware.logging",)
+LOGGERS: Final = ("penstock.middleware.logging", "penstock.worker.runs")
 
 
 class SentryMiddleware(Middleware):
@@ -72,7 +72,11 @@ class SentryMiddleware(Middleware):
         error: BaseException | None = None
         with sentry_sdk.isolation_scope() as scope:
             _describe(scope, context)
-            with _consumer_span(context) as span:
+            around: AbstractContextManager[Any] = nullcontext()
+            # A sampler of the user's that fails must not fail the task.
+            with capture_internal_exceptions():
+                around = _consumer_span(context)
+            with around as span:
                 try:
                     yield
                 except BaseException as exc:
@@ -88,7 +92,9 @@ class SentryMiddleware(Middleware):
 
     def _judge(self, span: Any, context: TaskContext, error: BaseException | None) -> None:
         outcome = outcome_of(context, error)
-        if _is_streaming():
+        if span is None:
+            pass
+        elif _is_streaming():
             span.status = "error" if outcome in LEVEL else "ok"
         else:
             span.set_status(STATUS[outcome])

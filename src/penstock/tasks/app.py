@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +39,8 @@ T = TypeVar("T", bound="Task[..., Any]")
 
 # The queue of tasks that name none and need none of their own.
 DEFAULT_QUEUE = "default"
+# The most that the schema takes for max_active.
+MOST_AT_ONCE = 100_000
 
 
 class App:
@@ -47,6 +51,11 @@ class App:
 
     def __init__(self, dsn: str | None = None, *, middleware: Sequence[Middleware] = ()) -> None:
         self._dsn = dsn
+        for one in middleware if isinstance(middleware, list | tuple) else [middleware]:
+            if not isinstance(one, Middleware):
+                raise InvalidArgument(
+                    f"middleware must be a list of penstock.Middleware objects, not of {one!r}"
+                )
         self.middleware = list(middleware)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Periodic] = {}
@@ -108,6 +117,11 @@ class App:
         its own, for work that keeps the processor busy.
         """
 
+        if unknown := options.keys() - TASK_OPTIONS:
+            raise InvalidArgument(
+                f"there is no option {min(unknown)!r}: there are {', '.join(sorted(TASK_OPTIONS))}"
+            )
+
         def declare(function: Callable[..., Any]) -> Task[..., Any]:
             return self._declare_task(function, **options)
 
@@ -133,15 +147,17 @@ class App:
     ) -> Task[..., Any]:
         if isinstance(function, Task) or not callable(function):
             raise InvalidArgument(f"a task is made of a function, not of {function!r}")
-        name = function.__name__ if name is None else name
+        name = getattr(function, "__name__", None) if name is None else name
         if not isinstance(name, str) or not name:
-            raise InvalidArgument(f"the name of a task must be a string, not {name!r}")
+            raise InvalidArgument(
+                f"a task needs a name, a string, not {name!r}", hint='@app.task(name="...")'
+            )
         if name in self.tasks:
             raise InvalidArgument(f"there is a task {name!r} already", hint="give one of them a name=")
         for option, value in (("concurrency", concurrency), ("max_active", max_active)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidArgument(f"{option} must be at least 1, not {value!r}")
-        if priority is not None and priority not in range(4):
+            if value is not None and (type(value) is not int or not 1 <= value <= MOST_AT_ONCE):
+                raise InvalidArgument(f"{option} must be 1 to {MOST_AT_ONCE}, not {value!r}")
+        if priority is not None and (type(priority) is not int or priority not in range(4)):
             raise InvalidArgument(
                 f"priority must be 0 (penstock.URGENT) to 3 (penstock.LOW), not {priority!r}"
             )
@@ -149,6 +165,8 @@ class App:
             kept = None
         else:
             kept = RESULT_SECONDS if result is True else seconds("result", result)
+            if not kept:
+                raise InvalidArgument(f"result must be True, or for how long to keep it, not {result!r}")
         if queue is None:
             has_own = concurrency is not None or max_active is not None or kept is not None
             queue = name if has_own else DEFAULT_QUEUE
@@ -258,6 +276,7 @@ class App:
 
         A callback with a parameter `results` gets what they returned, in order. using: somebody's transaction.
         """
+        calls = list(calls)
         api = self.client if using is None else using if isinstance(using, Api) else self.client.using(using)
         group_id, ids = Enqueuing(api, self.declared).send_group(group_start(calls, callback))
         return group_handle(group_id, ids, calls)
@@ -266,7 +285,7 @@ class App:
         self, calls: Sequence[TaskCall], *, callback: TaskCall, using: object = None
     ) -> GroupHandle:
         """Enqueue tasks together, and `callback` when all of them are done. See enqueue_group()."""
-        own = self.async_client
+        calls, own = list(calls), self.async_client
         api = own if using is None else using if isinstance(using, AsyncApi) else own.using(using)
         group_id, ids = await AsyncEnqueuing(api, self.declared).send_group(group_start(calls, callback))
         return group_handle(group_id, ids, calls)
@@ -297,6 +316,8 @@ class App:
         with self._lock:
             if self._client is None:
                 self._client = Client(self._dsn)
+                # An app lives as long as its module: nobody else would close it.
+                atexit.register(self.close)
             return self._client
 
     @property
@@ -339,6 +360,7 @@ class App:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
+            atexit.unregister(self.close)
             client.close()
 
     async def aclose(self) -> None:
@@ -370,3 +392,10 @@ def _schedule(cron: str | None, tz: str, every: Duration | None) -> Cron | Every
     if (cron is None) == (every is None):
         raise InvalidArgument(f"give either cron or every, not cron={cron!r} and every={every!r}")
     return Every(interval("every", every)) if every is not None else Cron(cron or "", tz)
+
+
+TASK_OPTIONS = frozenset(
+    name
+    for name, parameter in inspect.signature(App._declare_task).parameters.items()
+    if parameter.kind is parameter.KEYWORD_ONLY
+)

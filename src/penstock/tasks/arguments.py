@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, get_type_hints
+from uuid import UUID
 
 import msgspec
 
@@ -17,13 +20,22 @@ from .context import TaskContext
 __all__ = ["Arguments", "from_plain", "to_plain"]
 
 _MISSING: Any = object()
+# What JSON holds as text or numbers, but is something else: text is no bytes, and no datetime.
+_STRICT = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
 # What JSON holds as it is: a value of exactly its parameter's type needs no look.
+_BUILTIN = (str, int, float, bytes, dict, list, tuple, set, frozenset, datetime, date, time, timedelta)
 _PLAIN = frozenset({str, int, bool, float, type(None)})
 
 
 def to_plain(value: object) -> Json:
     """A value as what JSON can hold: dataclasses, models, datetime, UUID, Decimal, bytes and more."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model)
+
+
+def _strictly(value: object, kind: Any) -> None:
+    """Raise where a value is not of a type, however much alike JSON would make them."""
+    kept = msgspec.to_builtins(value, builtin_types=_STRICT, enc_hook=_encode_model)
+    msgspec.convert(kept, kind, builtin_types=_STRICT, dec_hook=_decode_model)
 
 
 def from_plain(plain: Json, kind: Any) -> Any:
@@ -51,7 +63,12 @@ class Arguments:
     def __init__(self, function: Callable[..., Any], task_name: str) -> None:
         self._function = function
         self._task_name = task_name
-        self._parameters = inspect.signature(function).parameters
+        try:
+            self._parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError) as exc:
+            raise InvalidArgument(
+                f"task {task_name!r} has no signature that could be looked at: {exc}"
+            ) from exc
         for name, parameter in self._parameters.items():
             if parameter.kind is parameter.VAR_POSITIONAL:
                 raise InvalidArgument(
@@ -89,6 +106,11 @@ class Arguments:
         keyword_only = inspect.Parameter.KEYWORD_ONLY
         return tuple(name for name in self.names if self._parameters[name].kind is not keyword_only)
 
+    @property
+    def required(self) -> frozenset[str]:
+        """The parameters without a default."""
+        return self._required
+
     @cached_property
     def _required(self) -> frozenset[str]:
         empty = inspect.Parameter.empty
@@ -113,8 +135,10 @@ class Arguments:
 
     # When a task is enqueued
 
-    def bind(self, positional: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
-        """The arguments of a call by name; an error says what does not fit."""
+    def bind(
+        self, positional: Sequence[object], named: Mapping[str, object], *, without: str | None = None
+    ) -> dict[str, object]:
+        """The arguments of a call by name; an error says what does not fit. without: may be missing."""
         if not positional and named.keys() == self._required:
             return dict(named)
         if len(positional) > len(self._positional):
@@ -126,7 +150,8 @@ class Arguments:
             if name not in self._kinds and not (self.takes_any and name != self.context_name):
                 raise self._misfit(f"has no parameter {name!r}")
             bound[name] = value
-        if missing := [name for name in self.names if name in self._required and name not in bound]:
+        missing = [n for n in self.names if n in self._required and n not in bound and n != without]
+        if missing:
             raise self._misfit(f"needs {', '.join(map(repr, missing))}")
         return bound
 
@@ -139,13 +164,29 @@ class Arguments:
         if kind is Any or (kind is type(value) and kind in _PLAIN):
             return value
         try:
+            _strictly(value, kind)
             plain = to_plain(value)
-            from_plain(plain, kind)
+            back = from_plain(plain, kind)
         except (TypeError, ValueError, msgspec.ValidationError, InvalidArgument) as exc:
-            raise self._misfit(
-                f"got {name}={_shown(value)}, which does not fit {_name(kind)}: {exc}"
-            ) from exc
+            fault = f"got {name}={_shown(value)}, which does not fit {_name(kind)}: {exc}"
+            raise self._misfit(fault) from exc
+        if _differs(value, back):
+            raise self._misfit(f"got {name}={_shown(value)}, which would come back as {_shown(back)}")
         return plain
+
+    def with_defaults(self, bound: Mapping[str, object]) -> dict[str, object]:
+        """The arguments of a call, and the defaults of the others."""
+        defaults = {n: self._parameters[n].default for n in self.names if n not in self._required}
+        return defaults | dict(bound)
+
+    def check_names(self, names: Iterable[str], what: str) -> None:
+        """Refuse names that are no parameters."""
+        if self.takes_any:
+            return
+        if unknown := [name for name in names if name not in self._parameters]:
+            raise InvalidArgument(
+                f"{what} of task {self._task_name!r} is by {unknown[0]!r}, which it does not take"
+            )
 
     # When it is run
 
@@ -177,9 +218,9 @@ class Arguments:
         if self.context_name is not None:
             arguments[self.context_name] = context
         positional = [
-            arguments.pop(name)
+            arguments.pop(name, parameter.default)
             for name, parameter in self._parameters.items()
-            if parameter.kind is parameter.POSITIONAL_ONLY and name in arguments
+            if parameter.kind is parameter.POSITIONAL_ONLY
         ]
         return self._function(*positional, **arguments)
 
@@ -190,6 +231,14 @@ class Arguments:
 
     def _misfit(self, fault: str) -> InvalidArgument:
         return InvalidArgument(f"task {self._task_name!r} {fault}: its arguments are {self.signature}")
+
+
+def _differs(value: object, back: object) -> bool:
+    """Whether what comes back is something else, as far as that can be told."""
+    if type(value) is type(back):
+        return type(value).__eq__ is not object.__eq__ and value != back and value == value  # noqa: PLR0124
+    # A model of a class derived from the one that is asked for loses what it adds.
+    return isinstance(value, type(back)) and hasattr(back, "__dict__") and not isinstance(back, _BUILTIN)
 
 
 def _shown(value: object) -> str:

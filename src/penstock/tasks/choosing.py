@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from penstock.errors import InvalidArgument
-from penstock.payloads import Json, encode_json
+from penstock.payloads import encode_json
+
+from .arguments import Arguments, to_plain
 
 __all__ = ["Tenant", "Unique", "tenant_of", "unique_key_of"]
 
@@ -17,45 +19,57 @@ Tenant: TypeAlias = "str | Callable[..., str | None]"
 # By all arguments (True), by those named, or by a function of the arguments.
 Unique: TypeAlias = "bool | Sequence[str] | Callable[..., str]"
 
+LONGEST_TENANT = 255
+
 Choose: TypeAlias = "Callable[[Mapping[str, object]], Any]"
 
 
-def tenant_of(tenant: Tenant | None) -> str | Choose | None:
+def tenant_of(tenant: Tenant | None, arguments: Arguments) -> str | Choose | None:
     """A tenant for all, or the function that finds it."""
-    if tenant is None or isinstance(tenant, str):
+    if tenant is None:
+        return None
+    if isinstance(tenant, str):
+        if not 1 <= len(tenant) <= LONGEST_TENANT:
+            raise InvalidArgument(f"tenant must have 1 to {LONGEST_TENANT} characters, not {tenant!r}")
         return tenant
     if callable(tenant):
-        return _by_name(tenant)
+        return _by_name(tenant, arguments, "tenant")
     raise InvalidArgument(f"tenant must be a string or a function of the arguments, not {tenant!r}")
 
 
-def unique_key_of(unique: Unique, task_name: str, names: Callable[[], Sequence[str]]) -> Choose | None:
-    """The function that finds the key of a call."""
+def unique_key_of(unique: Unique, task_name: str, arguments: Arguments) -> Choose | None:
+    """The function that finds the key of a call, from its arguments with all defaults."""
     if unique is False:
         return None
-    if isinstance(unique, str):
-        raise InvalidArgument(f"unique must be True, a list of parameters or a function, not {unique!r}")
     if callable(unique):
-        find = _by_name(unique)
-        return lambda arguments: f"{task_name}:{find(arguments)}"
+        find = _by_name(unique, arguments, "unique")
+        return lambda given: f"{task_name}:{find(given)}"
+    if unique is not True and (
+        isinstance(unique, str | bytes)
+        or not isinstance(unique, Sequence)
+        or not unique
+        or not all(isinstance(name, str) for name in unique)
+    ):
+        raise InvalidArgument(f"unique must be True, a list of parameters or a function, not {unique!r}")
     chosen = None if unique is True else tuple(unique)
+    arguments.check_names(chosen or (), "unique")
 
-    def key(plain: Mapping[str, Json]) -> str:
-        if chosen is not None and (unknown := set(chosen) - set(names())):
-            raise InvalidArgument(
-                f"task {task_name!r} is unique by {sorted(unknown)}, which it does not take"
-            )
-        of = plain if chosen is None else {name: plain.get(name) for name in chosen}
-        text = encode_json({name: of[name] for name in sorted(of)})
+    def key(given: Mapping[str, object]) -> str:
+        of = given if chosen is None else {name: given.get(name) for name in chosen}
+        text = encode_json(to_plain({name: of[name] for name in sorted(of)}), "unique")
         return f"{task_name}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     return key
 
 
-def _by_name(function: Callable[..., Any]) -> Choose:
+def _by_name(function: Callable[..., Any], arguments: Arguments, what: str) -> Choose:
     """Call a function with those of the arguments that it has parameters for."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return lambda arguments: function(**arguments)
+        return lambda given: function(**given)
     names = tuple(parameter.name for parameter in parameters)
-    return lambda arguments: function(**{name: arguments[name] for name in names if name in arguments})
+    if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters):
+        raise InvalidArgument(f"the function for {what} must take its parameters by name: {names}")
+    required = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    arguments.check_names(required, what)
+    return lambda given: function(**{name: given[name] for name in names if name in given})

@@ -7,7 +7,7 @@ import threading
 from collections.abc import MutableMapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +97,14 @@ class TaskContext:
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records have `task`, `message_id`, `queue` and `attempt`."""
         return TaskLogger(logging.getLogger(f"penstock.task.{self.task_name}"), self.facts())
+
+    def fields(self) -> dict[str, Any]:
+        """All that is known, to make another one of in another process."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(TaskContext)
+            if field.name != "cancelled"
+        }
 
     def facts(self) -> dict[str, Any]:
         return {

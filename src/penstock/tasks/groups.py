@@ -8,12 +8,9 @@ from penstock.declaring import GroupStart
 from penstock.errors import InvalidArgument
 
 from .handle import GroupHandle, Handle
-from .task import TaskCall
+from .task import RESULTS, TaskCall
 
 __all__ = ["group_handle", "group_start"]
-
-# The parameter of a callback that gets what the members returned.
-RESULTS = "results"
 
 
 def group_start(calls: Sequence[TaskCall], callback: TaskCall) -> GroupStart:
@@ -23,12 +20,21 @@ def group_start(calls: Sequence[TaskCall], callback: TaskCall) -> GroupStart:
     for call in (*calls, callback):
         if not isinstance(call, TaskCall):
             raise InvalidArgument(f"a group is made of task.call(...), not of {call!r}")
+    members = [call.member() for call in calls]
+    for call, member in zip(calls, members, strict=True):
+        if RESULTS in call.task.arguments.required and RESULTS not in call.arguments:
+            raise InvalidArgument(f"task {call.task.name!r} needs {RESULTS!r}, which only a callback gets")
+        if member.message.dedup_key is not None:
+            raise InvalidArgument(
+                f"task {call.task.name!r} cannot be in a group: it is unique, or has a dedup_key",
+                hint="one that is not enqueued, because another one is there, would never be done",
+            )
+    following = callback.member()
+    for option in ("delay", "deliver_after", "dedup_key"):
+        if getattr(following.message, option) is not None:
+            raise InvalidArgument(f"the callback of a group cannot have {option}, nor be unique")
     takes_results = RESULTS in callback.task.arguments.names and RESULTS not in callback.arguments
-    return GroupStart(
-        members=[call.member() for call in calls],
-        callback=callback.member(),
-        with_results=takes_results,
-    )
+    return GroupStart(members=members, callback=following, with_results=takes_results)
 
 
 def group_handle(group_id: int, ids: Sequence[int], calls: Sequence[TaskCall]) -> GroupHandle:

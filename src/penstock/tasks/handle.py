@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import msgspec
 
 from penstock._async import waiting as awaited
 from penstock._sync import waiting as blocking
-from penstock.errors import InvalidArgument, PenstockError
+from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError
 from penstock.models import MessageDetails
 from penstock.values import Duration, interval
 
@@ -86,9 +90,12 @@ class Handle(Generic[R_co]):
         if details is None:
             raise TimeoutError(f"{self!r} is not done yet")
         if details.state == "dead":
-            text = details.last_error or "no error was recorded"
+            text = (details.last_error or "no error was recorded").splitlines()[0]
             raise TaskFailed(f"{self!r} failed, reason {details.reason}: {text}", details)
-        result: R_co = from_plain(details.result, self._task.arguments.result_kind)
+        try:
+            result: R_co = from_plain(details.result, self._task.arguments.result_kind)
+        except (ValueError, TypeError, msgspec.ValidationError) as exc:
+            raise PayloadInvalid(f"the result of {self!r} does not fit its annotation: {exc}") from exc
         return result
 
     def __repr__(self) -> str:
@@ -112,11 +119,21 @@ class GroupHandle:
 
     def results(self, *, timeout: Duration | None = None) -> list[Any]:
         """What all members returned; for tasks that keep their results."""
-        return [member.result(timeout=timeout) for member in self.members]
+        left = _deadline(timeout)
+        return [member.result(timeout=left()) for member in self.members]
 
     async def results_async(self, *, timeout: Duration | None = None) -> list[Any]:
         """What all members returned; for tasks that keep their results."""
-        return [await member.result_async(timeout=timeout) for member in self.members]
+        left = _deadline(timeout)
+        return [await member.result_async(timeout=left()) for member in self.members]
 
     def __repr__(self) -> str:
         return f"<group {self.id} of {len(self.members)} tasks>"
+
+
+def _deadline(timeout: Duration | None) -> Callable[[], float | None]:
+    """What is left of a time that holds for several."""
+    if timeout is None:
+        return lambda: None
+    end = time.monotonic() + interval("timeout", timeout)
+    return lambda: max(0.0, end - time.monotonic())

@@ -18,12 +18,9 @@ class Retry(Outcome):
     """
 
     def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
-        super().__init__(reason, delay)
+        super().__init__(reason)
         self.reason = reason
         self.delay = None if delay is None else interval("delay", delay)
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 class Reject(Outcome):

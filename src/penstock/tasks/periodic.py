@@ -1,4 +1,4 @@
-"""When a periodic task is due: cron expressions in a time zone, intervals, and what becomes of missed times."""
+"""When a periodic task is due: cron expressions in a time zone, intervals, and what of missed times."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ MOST_TICKS: Final = 1000
 GRACE: Final = timedelta(seconds=60)
 # The shortest interval: each time is a transaction.
 SHORTEST_SECONDS: Final = 0.1
-# When clocks are set back, times of the day come again: by no more than this.
-LONGEST_FOLD: Final = timedelta(hours=3)
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND: Final = timedelta(seconds=1)
@@ -120,10 +118,10 @@ class Every(Times):
 class Cron(Times):
     """Times by a cron expression, read in a time zone.
 
-    expression: five fields (minute, hour, day of the month, month, day of the week), six with seconds first, or
-    @hourly, @daily, @weekly, @monthly, @yearly. When clocks are changed, as in Debian's cron: what has a fixed
-    minute and hour runs once, a time that is left out as soon as it is over; what has `*` in one of them goes
-    by real time.
+    expression: five fields (minute, hour, day of the month, month, day of the week), six with seconds first,
+    or @hourly, @daily, @weekly, @monthly, @yearly. When clocks are changed, as in Debian's cron: what has a
+    fixed minute and hour runs once, where that time is left out as soon as it would be over; what has `*` in
+    one of them goes by real time.
     """
 
     expression: str
@@ -152,31 +150,28 @@ class Cron(Times):
     def next_after(self, moment: datetime) -> datetime:
         moment = _utc("moment", moment)
         best: datetime | None = None
-        for wall in self._walls(moment, LONGEST_FOLD if self._comes_again(moment) else timedelta()):
+        for wall in self._walls(moment - self._fold(moment)):
             found = self._instants(wall)
             if best is not None and found and found[0] >= best:
                 break
-            best = min(
-                [*(instant for instant in found if instant > moment), *([best] if best else [])], default=None
-            )
+            later = [instant for instant in found if instant > moment and (best is None or instant < best)]
+            best = min(later, default=best)
         if best is None:
-            raise InvalidArgument(
-                f"cron {self.expression!r} does not come any more after {moment.isoformat()}"
-            )
+            raise InvalidArgument(f"cron {self.expression!r} never comes after {moment.isoformat()}")
         return best
 
     def newest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
         after, until = _utc("after", after), _utc("until", until)
         found = set[datetime]()
-        enough: datetime | None = None
-        for wall in self._walls(until, LONGEST_FOLD, back=True):
-            instants = self._instants(wall)
-            if enough is not None and wall < enough:
+        last: datetime | None = None
+        for wall in self._walls(until + self._fold(until), back=True):
+            if last is not None and wall < last:
                 break
+            instants = self._instants(wall)
             found.update(instant for instant in instants if after < instant <= until)
-            # Times of the day that came twice are not in order: a little further than seems to be needed.
-            if enough is None and (len(found) >= most or (instants and instants[-1] <= after)):
-                enough = wall - LONGEST_FOLD
+            # Times of the day that come twice are not in order: further than seems to be needed.
+            if instants and last is None and (len(found) >= most or instants[-1] <= after):
+                last = wall - self._fold(instants[-1])
         return sorted(found)[-most:]
 
     def definition(self) -> dict[str, Json]:
@@ -185,17 +180,19 @@ class Cron(Times):
     def __str__(self) -> str:
         return f"{self.expression} {self.tz}"
 
-    def _walls(self, moment: datetime, margin: timedelta, *, back: bool = False) -> Iterator[datetime]:
+    def _walls(self, moment: datetime, *, back: bool = False) -> Iterator[datetime]:
         """What a clock on the wall shows at the times, from a moment on, or back from it."""
         wall = moment.astimezone(self._zone).replace(tzinfo=None)
-        # One second, as the times begin after where they begin.
-        return CronSim(
-            self.expression, wall + margin + SECOND if back else wall - margin - SECOND, reverse=back
-        )
+        # They begin after where they are told to begin.
+        return CronSim(self.expression, wall + SECOND if back else wall - SECOND, reverse=back)
 
-    def _comes_again(self, moment: datetime) -> bool:
+    def _fold(self, moment: datetime) -> timedelta:
+        """By how much clocks are set back, if what they show at this moment comes twice."""
         wall = moment.astimezone(self._zone)
-        return wall.replace(fold=0).utcoffset() != wall.replace(fold=1).utcoffset()
+        first, second = (wall.replace(fold=fold).utcoffset() for fold in (0, 1))
+        assert first is not None
+        assert second is not None
+        return first - second
 
     def _instants(self, wall: datetime) -> list[datetime]:
         """When a clock on the wall shows this: once, twice, or never."""
@@ -257,9 +254,7 @@ def _zone(name: str) -> tzinfo:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, TypeError, OSError):
         hint = None if zoneinfo.available_timezones() else "this system has no time zones: pip install tzdata"
-        raise InvalidArgument(
-            f"tz must be a time zone such as Europe/Riga, not {name!r}", hint=hint
-        ) from None
+        raise InvalidArgument(f"tz must be a time zone, as Europe/Riga, not {name!r}", hint=hint) from None
 
 
 def _utc(name: str, moment: datetime) -> datetime:

@@ -11,10 +11,9 @@ from typing import TypeAlias
 from penstock.errors import InvalidArgument
 from penstock.values import Duration, interval
 
-__all__ = ["Exponential", "Policy", "RetryDelays"]
+__all__ = ["LONGEST_TTL", "Exponential", "Policy", "RetryDelays"]
 
-# Half a million seconds are six days; an exponent beyond this is longer than any delay may be.
-MOST_DOUBLINGS = 64
+LONGEST_TTL = 2.0**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,23 +24,25 @@ class Exponential:
     together.
     """
 
-    first: float = 1.0
+    first: Duration = 1.0
     factor: float = 2.0
-    longest: float = 3600.0
+    longest: Duration = 3600.0
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        interval("first", self.first)
-        interval("longest", self.longest)
-        if not 1 <= self.factor <= 1000:
-            raise InvalidArgument(f"factor must be 1 to 1000, not {self.factor!r}")
-        if not 0 <= self.jitter <= 1:
-            raise InvalidArgument(f"jitter must be 0 to 1, not {self.jitter!r}")
+        object.__setattr__(self, "first", interval("first", self.first))
+        object.__setattr__(self, "longest", interval("longest", self.longest))
+        for name, value, least, most in (("factor", self.factor, 1, 1000), ("jitter", self.jitter, 0, 1)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+                raise InvalidArgument(f"{name} must be a number from {least} to {most}, not {value!r}")
 
     def most(self, attempt: int) -> float:
         """The longest that the delay after an attempt can be."""
-        exponent = min(attempt - 1, MOST_DOUBLINGS)
-        return min(self.first * self.factor**exponent, self.longest)
+        first, longest = interval("first", self.first), interval("longest", self.longest)
+        try:
+            return min(first * float(self.factor) ** (attempt - 1), longest)
+        except OverflowError:
+            return longest
 
     def after(self, attempt: int) -> float:
         return self.most(attempt) * (1 - self.jitter * random.random())
@@ -89,7 +90,7 @@ class Policy:
         """As given; else what all attempts take at most with the delays between them, if that is known."""
         if self.given_ttl is not None or self.attempt_timeout is None:
             return self.given_ttl
-        return min(self.max_attempts * self.attempt_timeout + self._all_delays(), 2.0**31 - 1)
+        return min(self.max_attempts * self.attempt_timeout + self._all_delays(), LONGEST_TTL)
 
     def _all_delays(self) -> float:
         """The sum of the delays between attempts, each rounded up as it will be."""
@@ -98,14 +99,16 @@ class Policy:
             now = self.delays.most(attempt) if isinstance(self.delays, Exponential) else self._listed(attempt)
             total += math.ceil(now)
             # From here on they stay as they are.
-            settled = (
-                attempt > MOST_DOUBLINGS
-                if isinstance(self.delays, Exponential)
-                else attempt >= len(self.delays)
-            )
-            if settled:
+            if self._is_settled(attempt, now):
                 return total + (gaps - attempt) * math.ceil(now)
+            if total > LONGEST_TTL:
+                return total
         return total
+
+    def _is_settled(self, attempt: int, delay: float) -> bool:
+        if isinstance(self.delays, Exponential):
+            return delay in (0, self.delays.longest) or self.delays.factor == 1
+        return attempt >= len(self.delays)
 
     def _listed(self, attempt: int) -> float:
         delays = self.delays
@@ -118,7 +121,7 @@ def _delays(given: RetryDelays | None) -> tuple[float, ...] | Exponential:
         return Exponential()
     if isinstance(given, Exponential):
         return given
-    if isinstance(given, str | bytes) or (isinstance(given, Sequence) and not given):
+    if isinstance(given, str | bytes | bytearray) or (isinstance(given, Sequence) and not given):
         raise InvalidArgument(
             f"retry_delays must be a duration, a list of them or Exponential(), not {given!r}"
         )

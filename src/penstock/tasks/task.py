@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from penstock._async.api import AsyncApi
@@ -15,16 +15,15 @@ from penstock._async.enqueuing import AsyncEnqueuing
 from penstock._sync.api import Api
 from penstock._sync.enqueuing import Enqueuing
 from penstock.declaring import GroupMember, QueueNeeds
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PayloadInvalid, UnsupportedConnection
 from penstock.models import NewMessage
-from penstock.payloads import Json
 from penstock.tasks.hooks import EnqueueCall
-from penstock.values import Duration, flag, interval
+from penstock.values import Duration, flag, interval, moment
 
 from .arguments import Arguments
 from .choosing import Tenant, Unique, tenant_of, unique_key_of
 from .handle import Handle
-from .policy import Policy
+from .policy import LONGEST_TTL, Policy
 
 if TYPE_CHECKING:
     from .app import App
@@ -37,6 +36,10 @@ Progress = Callable[[int], None]
 
 # How long a result is kept, unless said otherwise.
 RESULT_SECONDS = 86_400
+# The parameter of a callback of a group that gets what the members returned.
+RESULTS = "results"
+# Headers that say what a message is.
+RESERVED = frozenset({"task", "group", "position"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,7 @@ class Task(Generic[P, R]):
         result_seconds: int | None,
         process: bool,
     ) -> None:
+        update_wrapper(self, function)
         self.app = app
         self.function = function
         self.name = name
@@ -97,12 +101,10 @@ class Task(Generic[P, R]):
         self.priority = priority
         self.result_seconds = result_seconds
         self.is_process = flag("process", process)
-        self.is_async = inspect.iscoroutinefunction(function)
+        self.is_async = _is_async(function)
         self.arguments = Arguments(function, name)
-        self.tenant = tenant_of(tenant)
-        self.unique_key = unique_key_of(unique, name, lambda: self.arguments.names)
-        self._by_call = callable(unique)
-        update_wrapper(self, function)
+        self.tenant = tenant_of(tenant, self.arguments)
+        self.unique_key = unique_key_of(unique, name, self.arguments)
 
     @property
     def needs(self) -> QueueNeeds:
@@ -133,12 +135,23 @@ class Task(Generic[P, R]):
         ttl: counted from now; where it is computed, from when the task is due. dedup_key: refuses a second one
         while the first is not finished, and its id comes back.
         """
-        given = CallOptions(delay, deliver_after, priority, tenant, ttl, dedup_key, headers)
-        return BoundTask(self, given, None)
+        return BoundTask(self, CallOptions(), None).options(
+            delay=delay,
+            deliver_after=deliver_after,
+            priority=priority,
+            tenant=tenant,
+            ttl=ttl,
+            dedup_key=dedup_key,
+            headers=headers,
+        )
 
     def using(self, connection: object) -> BoundTask[P, R]:
         """The task in somebody's own transaction: of a connection, a session, or a penstock.Transaction."""
-        return BoundTask(self, CallOptions(), connection)
+        return BoundTask(self, CallOptions(), None).using(connection)
+
+    def handle(self, message_id: int) -> Handle[R]:
+        """The handle of a task that was enqueued before, perhaps by another process."""
+        return Handle(self, message_id)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
@@ -190,16 +203,26 @@ class BoundTask(Generic[P, R]):
             raise InvalidArgument(
                 f"there is no option {', '.join(map(repr, unknown))}: there are {', '.join(CallOptions.__slots__)}"
             ) from None
+        headers = options.headers
+        if headers is not None and not isinstance(headers, Mapping):
+            raise InvalidArgument(f"headers must be a dict, not {headers!r}")
+        if reserved := RESERVED.intersection(headers or ()):
+            raise InvalidArgument(
+                f"the header {min(reserved)!r} is used by Penstock itself: take another name"
+            )
+        moment("deliver_after", options.deliver_after)
         return BoundTask(self.task, options, self._connection)
 
     def using(self, connection: object) -> BoundTask[P, R]:
         """The same in somebody's own transaction."""
+        if connection is None:
+            raise UnsupportedConnection("using() takes a connection or a session, not None")
         return BoundTask(self.task, self._options, connection)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
         message = self._message(self.task.arguments.bind(args, kwargs))
-        with ExitStack() as stack:
+        with self._told(), ExitStack() as stack:
             call = self._begin(stack, 1)
             sender = Enqueuing(self._api(), self.task.app.declared)
             found = sender.send(self.task.needs, message.payload, self._single(message, call.headers))
@@ -209,7 +232,7 @@ class BoundTask(Generic[P, R]):
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
         message = self._message(self.task.arguments.bind(args, kwargs))
-        with ExitStack() as stack:
+        with self._told(), ExitStack() as stack:
             call = self._begin(stack, 1)
             sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
             found = await sender.send(self.task.needs, message.payload, self._single(message, call.headers))
@@ -220,11 +243,11 @@ class BoundTask(Generic[P, R]):
         self, calls: Iterable[Any], *, progress: Progress | None = None, atomic: bool = False
     ) -> list[Handle[R]]:
         """Enqueue any number of calls. See Task.enqueue_many()."""
-        with ExitStack() as stack:
+        with self._told(), ExitStack() as stack:
             call = self._begin(stack, len(calls) if isinstance(calls, list | tuple) else None)
             call.message_ids[:] = Enqueuing(self._api(), self.task.app.declared).send_many(
                 self.task.needs,
-                self._many(calls),
+                (lambda: self._many(calls)) if isinstance(calls, list | tuple) else self._many(calls),
                 self._common(call.headers),
                 progress=progress,
                 atomic=atomic,
@@ -239,10 +262,12 @@ class BoundTask(Generic[P, R]):
         atomic: bool = False,
     ) -> list[Handle[R]]:
         """Enqueue any number of calls. See Task.enqueue_many()."""
-        with ExitStack() as stack:
+        with self._told(), ExitStack() as stack:
             call = self._begin(stack, len(calls) if isinstance(calls, list | tuple) else None)
             sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
-            many = self._many_async(calls) if isinstance(calls, AsyncIterable) else self._many(calls)
+            many: Any = (lambda: self._many(calls)) if isinstance(calls, list | tuple) else None
+            if many is None:
+                many = self._many_async(calls) if isinstance(calls, AsyncIterable) else self._many(calls)
             call.message_ids[:] = await sender.send_many(
                 self.task.needs, many, self._common(call.headers), progress=progress, atomic=atomic
             )
@@ -251,9 +276,19 @@ class BoundTask(Generic[P, R]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with these options and arguments, to be put into a group."""
         bound = cast("BoundTask[..., Any]", self)
-        return TaskCall(bound.task, bound, self.task.arguments.bind(args, kwargs))
+        return TaskCall(bound.task, bound, self.task.arguments.bind(args, kwargs, without=RESULTS))
 
     # How a call becomes a message
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """A payload that does not fit is an argument of this task."""
+        try:
+            yield
+        except PayloadInvalid as exc:
+            told = PayloadInvalid(f"task {self.task.name!r}: {exc}")
+            told.published = exc.published
+            raise told from exc
 
     def _api(self) -> Api:
         if self._connection is None:
@@ -307,7 +342,7 @@ class BoundTask(Generic[P, R]):
         later = 0.0 if options.delay is None else interval("delay", options.delay)
         if options.deliver_after is not None and options.deliver_after.utcoffset() is not None:
             later = max(0.0, (options.deliver_after - datetime.now(UTC)).total_seconds())
-        return policy.ttl + later
+        return min(policy.ttl + later, LONGEST_TTL)
 
     def _message(self, arguments: Mapping[str, object]) -> NewMessage:
         """One call with all that is said of it."""
@@ -321,20 +356,20 @@ class BoundTask(Generic[P, R]):
             tenant=self._tenant(arguments),
             headers=common["headers"],
             ttl=common["ttl"],
-            dedup_key=self._key(arguments, payload),
+            dedup_key=self._key(arguments),
         )
 
     def _tenant(self, arguments: Mapping[str, object]) -> str | None:
         if self._options.tenant is not None:
             return self._options.tenant
         tenant = self.task.tenant
-        return tenant(arguments) if callable(tenant) else tenant
+        return tenant(self.task.arguments.with_defaults(arguments)) if callable(tenant) else tenant
 
-    def _key(self, arguments: Mapping[str, object], payload: Mapping[str, Json]) -> str | None:
+    def _key(self, arguments: Mapping[str, object]) -> str | None:
         find = self.task.unique_key
         if self._options.dedup_key is not None or find is None:
             return self._options.dedup_key
-        return str(find(arguments if self.task._by_call else payload))
+        return str(find(self.task.arguments.with_defaults(arguments)))
 
     def _many(self, calls: Iterable[Any]) -> Iterator[Any]:
         if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
@@ -357,7 +392,19 @@ class BoundTask(Generic[P, R]):
             )
         payload = task.arguments.encode(arguments)
         tenant = self._tenant(arguments) if callable(task.tenant) else None
-        key = self._key(arguments, payload) if task.unique_key is not None else None
+        key = self._key(arguments) if task.unique_key is not None else None
         if tenant is None and key is None:
             return payload
         return NewMessage(payload, tenant=tenant, dedup_key=key)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives a coroutine; what gives something else to go through is refused."""
+    while isinstance(function, partial):
+        function = function.func
+    inner = getattr(function, "__func__", function)
+    call = getattr(type(function), "__call__", None)  # noqa: B004
+    for one in (inner, call):
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            raise InvalidArgument(f"a task is a function that ends, not a generator: {function!r}")
+    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)

@@ -44,7 +44,7 @@ class WorkerContext(TaskContext):
             priority=claimed.priority,
             tenant=claimed.tenant,
             published_at=run.published_at,
-            headers=run.headers,
+            headers=dict(run.headers),
             _run=run,
             _app=app,
         )
@@ -89,12 +89,12 @@ class WorkerContext(TaskContext):
 
     @property
     def _group(self) -> int | None:
-        return self.headers.get("group")
+        return None if self._run.group is None else self._run.group[0]
 
     def _ack(self, result: object) -> Call[list[int]]:
         if self._run.is_settled:
             raise InvalidArgument("this task has ended already, in another transaction")
-        run, group = self._run, self._group
+        run, group = self._run, self._run.group
         if run.task.result_seconds is None and group is None:
             return calls.ack_messages(run.queue_name, [run.receipt])
         return calls.ack_tasks(
@@ -102,8 +102,8 @@ class WorkerContext(TaskContext):
             [run.message_id],
             run.claimed.token,
             results=[None if result is None else to_plain(result)],
-            group_ids=[group],
-            positions=[self.headers.get("position")],
+            group_ids=[group and group[0]],
+            positions=[group and group[1]],
         )
 
     def _check(self, acked: list[int]) -> None:

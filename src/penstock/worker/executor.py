@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
+import inspect
 import logging
 import time
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from penstock._async.message import describe
-from penstock.errors import LeaseLost, PenstockError
-from penstock.payloads import encode_json, load_json
+from penstock.errors import InvalidArgument, LeaseLost, PenstockError
+from penstock.payloads import Json, encode_json, load_json
 from penstock.tasks.app import App
 from penstock.tasks.arguments import to_plain
 from penstock.tasks.context import _current
@@ -31,11 +35,13 @@ from .settler import Settler
 __all__ = ["Executor"]
 
 logger = logging.getLogger("penstock.worker")
+# Of handlers, apart from what the worker says of itself.
+run_logger = logging.getLogger("penstock.worker.runs")
 
 # What is kept of a traceback in the history of a message.
 MOST_ERROR_CHARACTERS = 8000
-# A task that does not end although it was cancelled is left alone after so long.
-CANCEL_SECONDS = 5.0
+# Frames of these are ours, and tell a user nothing.
+OWN_FOLDERS = (str(Path(__file__).parent.parent), str(Path(concurrent.futures.__file__).parent))
 
 
 class Executor:
@@ -56,10 +62,12 @@ class Executor:
             for task in app.tasks.values()
             if task.concurrency is not None
         }
+        self._places = {needs.name: self._places_of(needs.name) for needs in app.queues}
         self._pool: ThreadPoolExecutor | None = None
         self._children: ProcessPool | None = None
         self.runs: dict[tuple[str, int], Run] = {}
         self.finished = 0
+        self._loop = asyncio.get_running_loop()
         # Told when a place has become free.
         self.on_room: Callable[[], None] = lambda: None
 
@@ -72,13 +80,23 @@ class Executor:
         return self.processes if is_process else self.coroutines if is_async else self.threads
 
     def room(self, queue_name: str) -> int:
-        """How many more of a queue could start now, if they are shared out well among its tasks."""
+        """How many more of a queue could start now, if they are shared out well among its tasks.
+
+        What waits for one kind of place counts against the others: a queue of several kinds is not emptied
+        into a line.
+        """
+        lanes, limited = self._places[queue_name]
+        free = sum(lane.free for lane in lanes)
+        if limited is not None:
+            free = min(free, sum(max(0, lane.free) for lane in limited))
+        return max(0, free)
+
+    def _places_of(self, queue_name: str) -> tuple[tuple[Lane, ...], tuple[Lane, ...] | None]:
         tasks = [task for task in self._app.tasks.values() if task.queue == queue_name]
         lanes = {self._lane(task.is_process, task.is_async) for task in tasks}
-        free = sum(max(0, lane.free) for lane in lanes)
         if all(task.name in self._limited for task in tasks):
-            free = min(free, sum(max(0, self._limited[task.name].free) for task in tasks))
-        return free
+            return tuple(lanes), tuple(self._limited[task.name] for task in tasks)
+        return tuple(lanes), None
 
     @property
     def waiting(self) -> int:
@@ -109,49 +127,67 @@ class Executor:
             for run in lane.ready():
                 lane.running += 1
                 run.started_at = time.monotonic()
-                run.job = asyncio.get_running_loop().create_task(self._run(run, lane))
+                run.job = self._loop.create_task(self._run(run, lane))
 
     def _leave(self, run: Run, lane: Lane) -> None:
         """A place has become free."""
         lane.running -= 1
-        limited = self._limited.get(run.task.name)
-        if limited is not None:
+        if self._limited and (limited := self._limited.get(run.task.name)) is not None:
             limited.running -= 1
             for following in limited.ready():
                 limited.running += 1
                 self.lane_of(following).waiting.append(following)
-        if lane.waiting or limited is not None:
+            self._start()
+        elif lane.waiting:
             self._start()
         self.on_room()
 
     async def _run(self, run: Run, lane: Lane) -> None:
+        # A thread that nobody waits for any more has its place until it ends.
+        leaves = True
         try:
+            if run.interruption is not None:
+                raise asyncio.CancelledError
+            run.has_begun = True
             result = await self._call(run, lane)
         except asyncio.CancelledError as exc:
+            leaves = not self._has_thread(run)
             self._interrupted(run, exc)
-        except Exception as exc:
-            self._failed(run, exc)
         except BaseException as exc:
+            # SystemExit, too: it is the end of the handler, not of the worker.
+            leaves = not self._has_thread(run)
             self._failed(run, exc)
-            raise
         else:
             self._succeeded(run, result)
         finally:
             self.finished += 1
-            if run.task.is_async or run.task.is_process:
+            if leaves:
                 self._leave(run, lane)
 
+    def _has_thread(self, run: Run) -> bool:
+        return run.thread is not None and not run.thread.done()
+
     async def _call(self, run: Run, lane: Lane) -> Any:
-        task = run.task
         run.context = context = WorkerContext.of(run, self._app)
         _current.set(context)
         if not self._middleware:
-            return await self._handle(run, context, lane)
+            return self._storable(run, await self._handle(run, context, lane))
         with ExitStack() as stack:
             for middleware in self._middleware:
                 stack.enter_context(middleware.run(context))
-            return await self._handle(run, context, lane)
-        raise AssertionError(f"a middleware has swallowed the exception of {task}")
+            return self._storable(run, await self._handle(run, context, lane))
+        raise PenstockError("a middleware has swallowed the exception of the handler")
+
+    def _storable(self, run: Run, result: Any) -> Json:
+        """The result as it is stored; nothing where nobody asks for it."""
+        if run.task.result_seconds is None and run.group is None:
+            return None
+        try:
+            plain = None if result is None else to_plain(result)
+            encode_json(plain, "result")
+        except (PenstockError, TypeError, ValueError) as exc:
+            raise Reject(f"it was done, but its result cannot be stored: {exc}") from exc
+        return plain
 
     async def _handle(self, run: Run, context: WorkerContext, lane: Lane) -> Any:
         task, stored = run.task, run.claimed.stored
@@ -185,32 +221,41 @@ class Executor:
             nonlocal deadline
             deadline = None if deadline is None else deadline + more
 
-        def work() -> Any:
-            arguments = run.task.arguments
-            return arguments.call(
-                arguments.decode(load_json(stored) if isinstance(stored, str) else stored), context
-            )
+        def work() -> tuple[Any, BaseException | None]:
+            # As a value: a future refuses some exceptions, and the loop would end by others.
+            try:
+                arguments = run.task.arguments
+                decoded = arguments.decode(load_json(stored) if isinstance(stored, str) else stored)
+                return arguments.call(decoded, context), None
+            except BaseException as exc:
+                return None, exc
 
         run.extend = extend
-        try:
-            future = loop.run_in_executor(self._pool, contextvars.copy_context().run, work)
-        except BaseException:
-            self._leave(run, lane)
-            raise
-        # The place is taken for as long as the thread runs, whether anybody still waits for it or not.
-        future.add_done_callback(lambda done: self._thread_ended(run, lane, done))
-        while not future.done():
+        run.thread = loop.run_in_executor(self._pool, contextvars.copy_context().run, work)
+        while not run.thread.done():
             patience = None if deadline is None else deadline - loop.time()
             if patience is not None and patience <= 0:
                 context.cancelled.set()
+                self._abandon(run, lane)
                 raise AttemptTimeout(timeout or 0.0)
-            await asyncio.wait({future}, timeout=patience)
-        return future.result()
+            try:
+                await asyncio.wait({run.thread}, timeout=patience)
+            except asyncio.CancelledError:
+                self._abandon(run, lane)
+                raise
+        result, exc = run.thread.result()
+        if exc is not None:
+            raise exc
+        if inspect.isawaitable(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise InvalidArgument(f"task {run.task.name!r} returned an awaitable: make it an async def")
+        return result
 
-    def _thread_ended(self, run: Run, lane: Lane, done: asyncio.Future[Any]) -> None:
-        if not done.cancelled():
-            done.exception()
-        self._leave(run, lane)
+    def _abandon(self, run: Run, lane: Lane) -> None:
+        """The place is taken for as long as the thread runs, although nobody waits for it any more."""
+        if run.thread is not None and not run.thread.done():
+            run.thread.add_done_callback(lambda _: self._leave(run, lane))
 
     async def _in_process(
         self, run: Run, context: WorkerContext, arguments: dict[str, Any], timeout: float | None
@@ -218,20 +263,20 @@ class Executor:
         if self._children is None:
             self._children = ProcessPool(self.processes.limit)
         return await self._children.run(
-            run.task.function, arguments, timeout=timeout, context_facts=context.facts()
+            run.task.function, arguments, timeout=timeout, context_facts=context.fields()
         )
 
     # Ends
 
-    def _end(self, run: Run, tell: Callable[[], None]) -> None:
+    def _end(self, run: Run, tell: Callable[..., None], *arguments: Any) -> None:
         run.is_over = True
         if not run.is_settled and run.interruption != "lost":
-            tell()
+            tell(*arguments)
         elif self.runs.get((run.queue_name, run.message_id)) is run:
             del self.runs[run.queue_name, run.message_id]
 
     def _release(self, run: Run, delay: float = 0) -> None:
-        self._end(run, lambda: self._settler.released(run, delay))
+        self._end(run, self._settler.released, run, delay)
 
     def forget(self, runs: list[Run]) -> None:
         """The database knows what became of these."""
@@ -240,22 +285,13 @@ class Executor:
             if self.runs.get(key) is run:
                 del self.runs[key]
 
-    def _succeeded(self, run: Run, result: Any) -> None:
+    def _succeeded(self, run: Run, result: Json) -> None:
         if run.interruption == "lost":
-            logger.warning("the lease was lost while it ran, another one may run it again: %s", run)
-        task = run.task
-        if task.result_seconds is None and "group" not in run.headers:
-            self._end(run, lambda: self._settler.done(run))
-            return
-        try:
-            plain = None if result is None else to_plain(result)
-            encode_json(plain, "result")
-        except (PenstockError, TypeError, ValueError) as exc:
-            error = f"it was done, but its result cannot be stored: {exc}"
-            logger.exception("%s: %s", run, error)
-            self._end(run, lambda: self._settler.rejected(run, error))
-            return
-        self._end(run, lambda: self._settler.done_with(run, plain))
+            logger.warning("the lease was lost while it ran, it may run again: %s", run)
+        if run.task.result_seconds is None and run.group is None:
+            self._end(run, self._settler.done, run)
+        else:
+            self._end(run, self._settler.done_with, run, result)
 
     def _interrupted(self, run: Run, exc: BaseException) -> None:
         if run.interruption is None:
@@ -271,32 +307,33 @@ class Executor:
         if isinstance(exc, Snooze):
             self._release(run, exc.delay)
             return
-        if isinstance(exc, LeaseLost) and run.is_settled is False and run.interruption is None:
+        if isinstance(exc, LeaseLost) and not run.is_settled and run.interruption is None:
             run.interruption = "lost"
+        exc.__traceback__ = own_frames_off(exc.__traceback__)
         if self._logs or run.is_settled:
             self._log_failure(run, exc)
         if run.interruption == "stopped":
             self._release(run)
         elif isinstance(exc, Reject):
-            self._end(run, lambda: self._settler.rejected(run, exc.reason or "rejected"))
+            self._end(run, self._settler.rejected, run, exc.reason or "rejected")
         else:
             delay: float = run.task.policy.delay_after(run.attempt)
             if isinstance(exc, Retry) and exc.delay is not None:
                 delay = exc.delay
-            self._end(run, lambda: self._settler.failed(run, delay, error_text(exc)))
+            self._end(run, self._settler.failed, run, delay, error_text(exc))
 
     def _log_failure(self, run: Run, exc: BaseException) -> None:
         extra = {} if run.context is None else run.context.facts()
         if isinstance(exc, Retry):
-            logger.info("to be tried again (%s): %s", exc, run, extra=extra)
+            run_logger.info("to be tried again (%s): %s", exc, run, extra=extra)
         elif isinstance(exc, Reject):
-            logger.error("rejected (%s): %s", exc.reason, run, extra=extra)
+            run_logger.error("rejected (%s): %s", exc.reason, run, extra=extra)
         elif run.is_settled:
-            logger.error("failed after it was acked: %s", run, exc_info=exc, extra=extra)
+            run_logger.error("failed after it was acked: %s", run, exc_info=exc, extra=extra)
         elif run.attempt >= run.max_attempts:
-            logger.error("failed, no attempts left: %s", run, exc_info=exc, extra=extra)
+            run_logger.error("failed, no attempts left: %s", run, exc_info=exc, extra=extra)
         else:
-            logger.warning("failed: %s", run, exc_info=exc, extra=extra)
+            run_logger.warning("failed: %s", run, exc_info=exc, extra=extra)
 
     # The end of the worker
 
@@ -323,6 +360,14 @@ class Executor:
             await self._children.close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def own_frames_off(traceback: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler on; all of it where it never came to one."""
+    first = traceback
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(OWN_FOLDERS):
+        first = first.tb_next
+    return first or traceback
 
 
 def error_text(exc: BaseException) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 import psycopg
@@ -35,9 +36,11 @@ RATE_SECONDS = 0.1
 # Polling, behind notifications and without them.
 FIRST_POLL_SECONDS = 0.05
 LONGEST_POLL_SECONDS = 1.0
-POLL_LISTENING_SECONDS = 2.0
+POLL_LISTENING_SECONDS = 1.0
+# What is due is looked for this much later.
+DUE_SLACK_SECONDS = 0.02
 # A task that nobody here knows is left alone, the longer the longer it is unknown.
-LONGEST_LEFT_SECONDS = 60.0
+LONGEST_LEFT_SECONDS = 10.0
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
 LOST_DELIVERIES = 3
 # Between attempts to reach the database.
@@ -55,8 +58,13 @@ class Source(AsyncFlag):
         self.channel: str | None = None
         self.poll_at = 0.0
         self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
+        # When something is due that this worker has put off.
+        self.due: list[float] = []
         self._bell = bell
         self.set()
+
+    def next_poll(self) -> float:
+        return min(self.poll_at, self.due[0]) if self.due else self.poll_at
 
     def set(self) -> None:
         super().set()
@@ -87,10 +95,21 @@ class Fetcher:
         self._bell = AsyncFlag()
         self._sources = [Source(name, self._bell) for name in queue_names]
         self._parsed: dict[str | None, dict[str, Any]] = {}
-        self._unknown: dict[object, float] = {}
+        self._unknown: dict[str, float] = {}
         self._rate = 0.0
         self._counted = (time.monotonic(), 0)
         self._trouble = False
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._bell.set()
+
+    def come_back(self, queue_name: str, delay: float) -> None:
+        """Something of a queue is due then, as this worker knows since it has put it off itself."""
+        for source in self._sources:
+            if source.queue_name == queue_name:
+                heappush(source.due, now() + delay + DUE_SLACK_SECONDS)
 
     def ring(self) -> None:
         """There is room, or something to look at."""
@@ -103,9 +122,9 @@ class Fetcher:
                 source.set()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until it is stopped; a claim that is under way comes to its end."""
         backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        while True:
+        while not self._stopped:
             try:
                 await self._subscribe()
                 pause = await self.run_once()
@@ -113,6 +132,7 @@ class Fetcher:
                 if not self._trouble:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
                 self._trouble = True
+                self._bell.clear()
                 await async_sleep(backoff.next())
                 continue
             if self._trouble:
@@ -126,7 +146,7 @@ class Fetcher:
         """One round; how long to wait, unless something happens."""
         self._bell.clear()
         for source in self._sources:
-            if source.is_set() or source.poll_at <= now():
+            if source.is_set() or source.next_poll() <= now():
                 wanted = self._wanted(source.queue_name)
                 if wanted > 0:
                     await self._fetch(source, wanted)
@@ -134,7 +154,7 @@ class Fetcher:
         self._sources.append(self._sources.pop(0))
         if any(source.is_set() and self._wanted(source.queue_name) > 0 for source in self._sources):
             return 0.0
-        return max(0.0, min(s.poll_at for s in self._sources) - now()) if self._has_room() else 3600.0
+        return max(0.0, min(s.next_poll() for s in self._sources) - now()) if self._has_room() else 3600.0
 
     def _has_room(self) -> bool:
         return any(self._wanted(source.queue_name) > 0 for source in self._sources)
@@ -159,6 +179,8 @@ class Fetcher:
 
     async def _fetch(self, source: Source, wanted: int) -> None:
         source.clear()
+        while source.due and source.due[0] <= now():
+            heappop(source.due)
         token = self._leases.token
         claim = calls.consume_messages_batch(source.queue_name, token, self._leases.seconds, wanted)
         try:
@@ -191,7 +213,8 @@ class Fetcher:
             headers = self._parsed.get(row.headers)
             if headers is None:
                 headers = self._parse(row.headers)
-            task = self._app.tasks.get(headers.get("task", ""))
+            name = headers.get("task")
+            task = self._app.tasks.get(name) if isinstance(name, str) else None
             stale = self._executor.runs.get((row.queue_name, row.message_id))
             if stale is not None:
                 # It came back to the one that has lost it.
@@ -208,7 +231,8 @@ class Fetcher:
         self._executor.submit(runs)
 
     def _parse(self, text: str | None) -> dict[str, Any]:
-        headers = load_json(text) if text else {}
+        found = load_json(text) if text else {}
+        headers = found if isinstance(found, dict) else {}
         if len(self._parsed) >= MOST_PARSED:
             self._parsed.clear()
         self._parsed[text] = headers
@@ -216,7 +240,7 @@ class Fetcher:
 
     def _leave_alone(self, row: Claimed, headers: dict[str, Any]) -> None:
         """Give back a message of a task that is not known here: another worker may know it."""
-        name = headers.get("task")
+        name = str(headers.get("task"))
         if name not in self._unknown:
             logger.warning(
                 "queue %r has a task %r, which is not known here: left to others", row.queue_name, name

@@ -79,11 +79,12 @@ class Leases:
         for token in tuple(by_token):
             runs = by_token[token]
             if token in self._doubtful:
-                await self._check(runs, round(self.seconds / 3))
+                held_here = [run for run in runs if not run.is_settled]
+                await self._check(held_here, max(1, round(self.seconds / 3)))
                 continue
             queues = sorted({run.queue_name for run in runs})
             held = await self._attempt(calls.pulse(token, self.seconds, queues))
-            still = [run for run in runs if not run.is_over]
+            still = [run for run in runs if not run.is_over and not run.is_settled]
             if held is None or held < len(still):
                 await self._check(still, 1)
         self._doubtful &= set(by_token) | {self.token}
@@ -103,7 +104,7 @@ class Leases:
                 )
                 held = {extended.message_id for extended in found or ()}
                 for run in part:
-                    if run.message_id not in held:
+                    if run.message_id not in held and not run.is_settled:
                         run.interrupt("lost")
 
     async def _attempt(self, call: Call[T]) -> T | None:

@@ -180,6 +180,7 @@ class _Child:
             except BaseException:
                 self._line.close()
                 raise
+        assert self._process.pid is not None
         self._pid = self._process.pid
         self._exitcode: int | None = None
         self._name = reference
@@ -225,6 +226,7 @@ class _Child:
             return await reader.readexactly(size)
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._wait(DEATH_LIMIT)
+            self._kill_group()
             raise ProcessDied(self._exitcode, which) from None
 
     def hang_up(self) -> None:
@@ -236,13 +238,15 @@ class _Child:
 
     def kill(self) -> None:
         """SIGKILL for the child and all that it has started."""
-        if self._pid is None or self.is_gone:
-            return
-        # It has a group of its own as soon as it has come up.
+        if not self.is_gone:
+            self._kill_group()
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def _kill_group(self) -> None:
+        # It has a group of its own as soon as it has come up, and until the last one in it has ended.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
 
     async def end(self) -> None:
         """Wait for the end, but not for ever."""

@@ -32,7 +32,9 @@ class Run:
     max_attempts: int
     context: TaskContext | None = None
     job: asyncio.Task[None] | None = None
+    thread: asyncio.Future[Any] | None = None
     interruption: Interruption | None = None
+    has_begun: bool = False
     # Settled by the handler itself, in a transaction of its own.
     is_settled: bool = False
     # Whether its end has been told to the settler.
@@ -66,14 +68,22 @@ class Run:
         return EPOCH + timedelta(microseconds=self.claimed.published_at)
 
     def interrupt(self, why: Interruption) -> None:
-        """End it: a coroutine is cancelled, a thread is told."""
+        """End it: a coroutine is cancelled, a thread is told. What has not begun will not."""
         if self.interruption is not None or self.is_over:
             return
         self.interruption = why
         if self.context is not None:
             self.context.cancelled.set()
-        if self.job is not None:
+        if self.job is not None and self.has_begun:
             self.job.cancel()
+
+    @property
+    def group(self) -> tuple[int, int] | None:
+        """The group that it is a member of, and its position there."""
+        group, position = self.headers.get("group"), self.headers.get("position")
+        if type(group) is int and type(position) is int and 0 <= position < 2**31 and 0 < group < 2**63:
+            return group, position
+        return None
 
     def __str__(self) -> str:
         return (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock import calls
 from penstock._async.client import AsyncClient
-from penstock.concurrency import AsyncFlag, async_sleep
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound
+from penstock.concurrency import AsyncFlag, async_sleep, now
+from penstock.errors import ConnectionLost, DatabaseUnavailable, QueueNotFound
 from penstock.models import Receipt
 from penstock.payloads import Json
 from penstock.statements import Call
@@ -36,8 +36,8 @@ class Pending:
 
     # Acks without anything beside them, by queue.
     plain: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
-    # Acks with a result that is kept, or of a group: by queue, with the result.
-    special: dict[str, list[tuple[Run, Json]]] = field(default_factory=lambda: defaultdict(list))
+    # Acks with a result that is kept, or of a group: by queue and token, with the result.
+    special: dict[tuple[str, str], list[tuple[Run, Json]]] = field(default_factory=lambda: defaultdict(list))
     others: list[tuple[Run, Call[bool]]] = field(default_factory=list)
     # Of tasks that are not known here.
     strangers: list[Call[bool]] = field(default_factory=list)
@@ -49,9 +49,18 @@ class Pending:
 class Settler:
     """One group at a time; what ends meanwhile is the next group."""
 
-    def __init__(self, client: AsyncClient, settled: Any) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        settled: Callable[[list[Run]], None],
+        in_doubt: Callable[[], None] = lambda: None,
+    ) -> None:
         self._client = client
         self._settled = settled
+        # Told where it is not known what the token of this worker holds: no pulse may keep that.
+        self._in_doubt = in_doubt
+        # Told when a message is put off: it is due then.
+        self.on_delay: Callable[[str, float], None] = lambda _queue_name, _delay: None
         self._pending = Pending()
         self._flag = AsyncFlag()
         self._idle = AsyncFlag()
@@ -65,18 +74,18 @@ class Settler:
         self._flag.set()
 
     def done_with(self, run: Run, result: Json) -> None:
-        self._pending.special[run.claimed.queue_name].append((run, result))
+        self._pending.special[run.claimed.queue_name, run.claimed.token].append((run, result))
         self._flag.set()
 
     def failed(self, run: Run, delay: float, error: str) -> None:
         call = calls.nack_message(run.receipt, delay, error, run.max_attempts)
-        self._add_other(run, call)
+        self._add_other(run, call, delay)
 
     def rejected(self, run: Run, error: str) -> None:
         self._add_other(run, calls.reject_message(run.receipt, error))
 
     def released(self, run: Run, delay: float = 0) -> None:
-        self._add_other(run, calls.release_message(run.receipt, delay))
+        self._add_other(run, calls.release_message(run.receipt, delay), delay)
 
     def give_back(self, row: calls.Claimed, delay: float) -> None:
         """A message that no run was made of."""
@@ -84,7 +93,9 @@ class Settler:
         self._pending.strangers.append(calls.release_message(receipt, delay))
         self._flag.set()
 
-    def _add_other(self, run: Run, call: Call[bool]) -> None:
+    def _add_other(self, run: Run, call: Call[bool], delay: float = 0) -> None:
+        if delay:
+            self.on_delay(run.queue_name, delay)
         self._pending.others.append((run, call))
         self._flag.set()
 
@@ -102,7 +113,14 @@ class Settler:
 
     async def drained(self, timeout: float) -> bool:
         """Wait until all is told; whether it is."""
-        return not self._pending and await self._idle.wait(timeout)
+        deadline = now() + timeout
+        while self._pending or not self._idle.is_set():
+            if now() > deadline:
+                return False
+            # What is pending sets the flag, and the loop clears this before it begins.
+            await async_sleep(0)
+            await self._idle.wait(deadline - now())
+        return True
 
     async def run_once(self) -> None:
         """Tell all that is there now."""
@@ -110,9 +128,9 @@ class Settler:
         for queue_name, runs in pending.plain.items():
             for start in range(0, len(runs), MOST_ACKS):
                 await self._ack(queue_name, runs[start : start + MOST_ACKS])
-        for queue_name, pairs in pending.special.items():
+        for (queue_name, token), pairs in pending.special.items():
             for start in range(0, len(pairs), MOST_ACKS):
-                await self._ack_special(queue_name, pairs[start : start + MOST_ACKS])
+                await self._ack_special(queue_name, token, pairs[start : start + MOST_ACKS])
         for start in range(0, len(pending.others), MOST_OTHERS):
             await self._settle_others(pending.others[start : start + MOST_OTHERS])
         for start in range(0, len(pending.strangers), MOST_OTHERS):
@@ -123,16 +141,16 @@ class Settler:
         held = await self._patiently(calls.ack_messages(queue_name, receipts), runs)
         self._told(runs, held)
 
-    async def _ack_special(self, queue_name: str, pairs: list[tuple[Run, Json]]) -> None:
+    async def _ack_special(self, queue_name: str, token: str, pairs: list[tuple[Run, Json]]) -> None:
         runs = [run for run, _ in pairs]
-        groups = [run.headers.get("group") for run in runs]
+        groups = [run.group and run.group[0] for run in runs]
         call = calls.ack_tasks(
             queue_name,
             [run.message_id for run in runs],
-            runs[0].claimed.token,
+            token,
             results=[result for _, result in pairs],
             group_ids=groups,
-            positions=[run.headers.get("position") for run in runs],
+            positions=[run.group and run.group[1] for run in runs],
         )
         held = await self._patiently(call, runs)
         self._told(runs, held)
@@ -152,6 +170,10 @@ class Settler:
         try:
             async with self._client.transaction() as transaction:
                 return [await transaction._run(call) for call in many]
+        except ConnectionLost as exc:
+            # It may have been done, and some of them may be back here by now: not as what they were.
+            self._in_doubt()
+            logger.debug("settled one by one: %s", exc)
         except Exception as exc:
             logger.debug("settled one by one: %s", exc)
         return [bool(await self._patiently(call, [])) for call in many]
@@ -171,12 +193,17 @@ class Settler:
         while True:
             try:
                 return await self._client._run(call)
-            except (DatabaseUnavailable, ConnectionLost) as exc:
+            except ConnectionLost as exc:
+                self._in_doubt()
+                logger.debug("%s: %s", call.function, exc)
+            except DatabaseUnavailable as exc:
                 logger.debug("%s: %s", call.function, exc)
             except QueueNotFound:
                 return ()
-            except PenstockError:
-                logger.exception("%s failed for %s", call.function, ", ".join(map(str, runs)))
+            except Exception:
+                # Whatever it is, others have to be told. These come back when their lease ends.
+                self._in_doubt()
+                logger.exception("%s failed for %s", call.function, ", ".join(map(str, runs)) or "some")
                 return ()
             await async_sleep(backoff.next())
 

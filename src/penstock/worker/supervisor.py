@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
 from penstock.values import Backoff
 
-__all__ = ["Supervisor"]
+__all__ = ["Supervisor", "watch_parent"]
 
 logger = logging.getLogger("penstock.worker")
 
@@ -24,6 +25,9 @@ FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
 # How much longer than its own grace time a worker may take to end.
 OVERTIME_SECONDS = 10.0
+# Tells a worker whose it is, and how often it looks whether that one is there.
+VARIABLE = "PENSTOCK_SUPERVISOR"
+WATCH_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -93,5 +97,18 @@ class Supervisor:
 
 
 def _environment() -> dict[str, str]:
-    """With the folder of this process, where the app is looked for."""
-    return {**os.environ, "PENSTOCK_SUPERVISOR": str(os.getpid())}
+    return {**os.environ, VARIABLE: str(os.getpid())}
+
+
+def watch_parent(stop: Callable[[], None]) -> None:
+    """Stop when the supervisor is gone, however it ended."""
+    parent = os.environ.get(VARIABLE)
+    if parent is None:
+        return
+
+    def watch() -> None:
+        while str(os.getppid()) == parent:
+            time.sleep(WATCH_SECONDS)
+        stop()
+
+    threading.Thread(target=watch, name="penstock parent", daemon=True).start()

@@ -95,7 +95,17 @@ class Worker:
 
     def run_forever(self) -> bool:
         """Work until SIGTERM or SIGINT; whether it ended in order."""
-        return asyncio.run(self._run_with_signals())
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(self._run_with_signals())
+        finally:
+            # Not as asyncio.run() does: what cannot be cancelled must not keep the process.
+            if left := asyncio.all_tasks(loop):
+                for task in left:
+                    task.cancel()
+                loop.run_until_complete(asyncio.wait(left, timeout=1))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
     async def _run_with_signals(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -160,7 +170,7 @@ class Worker:
     async def _work(self, client: AsyncClient, claims: AsyncClient) -> None:
         app, loops = self._app, []
         leases = Leases(claims, self._lease, f"{socket.gethostname()}:{os.getpid()}")
-        settler = Settler(client, self._settled)
+        settler = Settler(client, self._settled, leases.renew_token)
         self._executor = executor = Executor(
             app,
             settler,
@@ -182,6 +192,7 @@ class Worker:
         )
         self._fetcher = fetcher
         executor.on_room = fetcher.ring
+        settler.on_delay = fetcher.come_back
         registry = Registry(app, client, executor, leases, self._queue_names)
         maintainer = AsyncMaintainer(lambda: client._attempt(calls.maintain()))
         fetching = self._loop_of(fetcher.run(), "fetcher")
@@ -197,7 +208,7 @@ class Worker:
             loops.append(self._loop_of(Scheduler(client, periodics).run(), "scheduler"))
         maintainer.start()
         logger.info(
-            "working on %s: %d tasks, %d at once",
+            "working on %s (%d known), %d at once",
             ", ".join(self._queue_names),
             len(app.tasks),
             self._concurrency,
@@ -206,8 +217,11 @@ class Worker:
         try:
             await self._until_stopped(loops)
             registry.stopping = True
+            fetcher.stop()
+            await asyncio.wait({fetching}, timeout=LAST_WORDS_SECONDS)
             await self._end(fetching)
             await self._drain(executor, settler)
+            logger.info("stopped")
         finally:
             for loop in loops:
                 await self._end(loop)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from penstock import AsyncClient, DatabaseUnavailable, QueueNotFound
+from penstock import AsyncClient, DatabaseUnavailable, QueueNotFound, schema
 from penstock.concurrency import async_sleep
 from penstock.embedded import Server
 from tests.client.both import AsyncRunning, async_until
@@ -86,7 +86,7 @@ async def test_an_upgrade_under_a_running_client(fresh18: str, admin: psycopg.Co
             "(package_version text, migration bigint, digest text, installed_at timestamptz) "
             "language sql as $$ select * from penstock.as_it_was() $$"
         )
-        assert (await client.schema_version()).migration == 1
+        assert (await client.schema_version()).migration == schema.load().number
 
 
 async def test_a_consumer_waits_for_a_server_that_is_too_busy(

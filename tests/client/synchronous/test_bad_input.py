@@ -15,7 +15,7 @@ import pytest
 
 from penstock import Client, InvalidArgument, NewMessage, PayloadInvalid, Receipt
 from tests.client.both import until
-from tests.client.inputs import CLIENT, CONSUME, METHODS, OPTIONS, Bad, arguments, parameters
+from tests.client.inputs import CLIENT, CONSUME, METHODS, NONE_IS_A_VALUE, OPTIONS, Bad, arguments, parameters
 from tests.sql.engine import Engine
 
 # Nobody listens there: whatever is sent ends in DatabaseUnavailable.
@@ -54,7 +54,7 @@ def test_of_a_call(method: str, name: str) -> None:
     client = Client(NOWHERE, retry_for=0)
     function, kind = getattr(client, method), METHODS[method][name]
     wrong = kind.bad
-    if name in required(function) and name not in ("payload", "payloads", "message", "messages"):
+    if name in required(function) and name not in NONE_IS_A_VALUE:
         wrong += (Bad(None, "None"),)
     complaints = []
     for bad in wrong:

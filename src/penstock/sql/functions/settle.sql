@@ -210,8 +210,8 @@ begin
             g.*,
             penstock._add_error(g.errors, g.attempts, at, error) as history,
             case
-                when g.expires_at <= at then 'expired'
                 when g.attempts >= coalesce(g.attempts_limit, most) then 'no_attempts_left'
+                when g.expires_at <= at then 'expired'
             end as reason,
             coalesce(delay_seconds, delays[least(g.attempts, cardinality(delays))]) as delay
         from gone g

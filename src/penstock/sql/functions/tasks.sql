@@ -1,6 +1,7 @@
 -- Tasks: what workers need beyond messages: a queue as the task wants it, acks in groups, and word to those who wait for a result.
 
--- An attempt to create may lose against another that asks for something else: then what is there is changed as usual.
+-- An attempt to create may lose against another that asks for something else: then what is there is changed as usual. The row
+-- is updated once at the most: at the second time in a transaction the foreign key would have its topic locked.
 create or replace function penstock.declare_queue(queue_name text, max_active int default null, retain_completed_seconds int default null) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -15,24 +16,29 @@ begin
     loop
         select q.* into queue from penstock.queues q
         where q.name = queue_name and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock());
-        exit when found;
-        begin
-            return penstock.create_queue(
-                queue_name, max_delivery_attempts => 0, max_active => max_active, priority_shares => '{0,0,0,0}',
-                retain_completed_seconds => coalesce(retain_completed_seconds, 86400)
+        if not found then
+            begin
+                return penstock.create_queue(
+                    queue_name, max_delivery_attempts => 0, max_active => max_active, priority_shares => '{0,0,0,0}',
+                    retain_completed_seconds => coalesce(retain_completed_seconds, 86400)
+                );
+            exception when sqlstate 'PN003' then
+                continue;
+            end;
+        end if;
+        if max_active is not null and nullif(max_active, 0) is distinct from queue.max_active then
+            perform penstock._lock_caps(queue.id);
+            select q.* into queue from penstock.queues q where q.id = queue.id;
+            continue when not found;
+            perform penstock.alter_queue(
+                queue_name, max_active => max_active, retain_completed_seconds => greatest(retain_completed_seconds, queue.retain_completed_seconds)
             );
-        exception when sqlstate 'PN003' then
-            null;
-        end;
+        elsif retain_completed_seconds > queue.retain_completed_seconds then
+            update penstock.queues q set retain_completed_seconds = retain_completed_seconds
+            where q.id = queue.id and q.retain_completed_seconds < retain_completed_seconds;
+        end if;
+        return queue.id;
     end loop;
-    if nullif(max_active, 0) is distinct from queue.max_active and max_active is not null then
-        perform penstock.alter_queue(queue_name, max_active => max_active);
-    end if;
-    if retain_completed_seconds > queue.retain_completed_seconds then
-        update penstock.queues q set retain_completed_seconds = retain_completed_seconds
-        where q.id = queue.id and q.retain_completed_seconds < retain_completed_seconds;
-    end if;
-    return queue.id;
 end
 $$;
 comment on function penstock.declare_queue(text, int, int) is

@@ -1,0 +1,52 @@
+"""Ours, as a user would write it; the worker is `penstock worker bench.peers.penstock:app`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import psycopg
+
+import penstock
+from bench.peers import program
+from penstock.schema import install
+
+CONCURRENCY = 1000
+"""Places of the worker: as many as the other contestants have."""
+
+app = penstock.App(os.environ.get("BENCH_DSN"))
+_run = program.Tally().run if "BENCH_EXPECTED" in os.environ else lambda number: None
+
+
+@app.task(max_attempts=3)
+async def noop(number: int) -> None:
+    _run(number)
+
+
+class Peer:
+    async def setup(self) -> None:
+        with psycopg.connect(program.dsn(), autocommit=True) as connection:
+            install(connection)
+
+    @asynccontextmanager
+    async def producer(self) -> AsyncIterator[program.Enqueue]:
+        async with app:
+
+            async def enqueue(number: int) -> None:
+                await noop.enqueue_async(number=number)
+
+            yield enqueue
+
+    async def enqueue_many(self, count: int, started: Callable[[], None]) -> None:
+        async with app:
+            await app.async_client.declare_queue("default")
+            started()
+            await noop.enqueue_many_async({"number": number} for number in range(count))
+
+    async def work(self, run: Callable[[int], None]) -> None:
+        raise NotImplementedError("the command does that")
+
+
+if __name__ == "__main__":
+    program.main(Peer())

@@ -1,1 +1,0 @@
-"""For the tests of those who use Penstock."""

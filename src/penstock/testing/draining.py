@@ -1,0 +1,390 @@
+"""Runs the tasks that are enqueued, one after the other, with the parts that a worker is made of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from penstock import calls
+from penstock._async.client import AsyncClient
+from penstock.calls import Claimed
+from penstock.concurrency import now
+from penstock.errors import InvalidArgument, PenstockError, QueueNotFound
+from penstock.middleware.logging import LoggingMiddleware
+from penstock.models import Receipt
+from penstock.payloads import Json, load_json
+from penstock.tasks.app import App
+from penstock.tasks.outcomes import Outcome as Wanted
+from penstock.values import Duration, flag, interval
+from penstock.worker.executor import Executor
+from penstock.worker.fetcher import Fetcher
+from penstock.worker.leases import Leases
+from penstock.worker.run import Run
+from penstock.worker.scheduler import Scheduler
+from penstock.worker.settler import Settler
+
+__all__ = ["Drain", "DrainError", "DrainOptions", "Outcome", "Ran"]
+
+logger = logging.getLogger("penstock.testing")
+
+# As long as there is: who stops in a debugger, or moves the clock, loses no lease.
+LEASE_SECONDS = 2_592_000
+# Places, as a worker has them; one run at a time takes one.
+PLACES = 100
+PAGE = 1000
+LAST_WORDS_SECONDS = 3.0
+
+Outcome = Literal["done", "retried", "failed", "rejected", "snoozed", "lost"]
+
+
+class DrainError(PenstockError):
+    """drain() came to no end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A task that drain() ran, and what came of it.
+
+    outcome: "done"; "retried": it failed and has attempts left; "failed": it has none, and is a dead letter;
+    "rejected": it is a dead letter by its own wish; "snoozed": put off; "lost": its lease was over before it
+    ended. exception: what the handler raised. result: what it returned.
+    """
+
+    task: str
+    arguments: dict[str, Any]
+    outcome: Outcome
+    result: Any
+    exception: BaseException | None
+    attempt: int
+    queue: str
+    message_id: int
+    tenant: str | None
+
+    def __repr__(self) -> str:
+        arguments = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        error = "" if self.exception is None else f": {self.exception!r}"
+        return f"<{self.task}({arguments}) {self.outcome}{error}>"
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOptions:
+    """How far to go."""
+
+    with_scheduled: bool
+    with_periodic: bool
+    raise_errors: bool
+    limit: int
+    timeout: float | None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        with_scheduled: bool,
+        with_periodic: bool,
+        raise_errors: bool,
+        limit: int,
+        timeout: Duration | None,
+    ) -> DrainOptions:
+        if type(limit) is not int or limit < 1:
+            raise InvalidArgument(f"limit must be at least 1, not {limit!r}")
+        return cls(
+            flag("with_scheduled", with_scheduled),
+            flag("with_periodic", with_periodic),
+            flag("raise_errors", raise_errors),
+            limit,
+            None if timeout is None else interval("timeout", timeout),
+        )
+
+
+@dataclass(slots=True)
+class End:
+    """What is known of the end of a run."""
+
+    outcome: Outcome | None = None
+    result: Any = None
+    exception: BaseException | None = None
+
+
+class RecordingSettler(Settler):
+    """Tells the database what became of a run, and remembers it."""
+
+    def __init__(self, client: AsyncClient, settled: Callable[[list[Run]], None]) -> None:
+        super().__init__(client, settled)
+        self.end = End()
+
+    def done(self, run: Run) -> None:
+        self.end.outcome = "done"
+        super().done(run)
+
+    def done_with(self, run: Run, result: Json) -> None:
+        self.end.outcome = "done"
+        super().done_with(run, result)
+
+    def failed(self, run: Run, delay: float, error: str) -> None:
+        self.end.outcome = "failed"
+        super().failed(run, delay, error)
+
+    def rejected(self, run: Run, error: str) -> None:
+        self.end.outcome = "rejected"
+        if self.end.exception is None:
+            self.end.exception = PenstockError(error)
+        super().rejected(run, error)
+
+    def released(self, run: Run, delay: float = 0) -> None:
+        self.end.outcome = "snoozed"
+        super().released(run, delay)
+
+    def _told(self, runs: list[Run], held: Any) -> None:
+        if any(run.message_id not in held for run in runs):
+            self.end.outcome = "lost"
+        super()._told(runs, held)
+
+
+class RecordingExecutor(Executor):
+    """Runs handlers, and remembers what they returned or raised."""
+
+    def __init__(self, app: App, settler: RecordingSettler) -> None:
+        logs = not any(isinstance(middleware, LoggingMiddleware) for middleware in app.middleware)
+        super().__init__(app, settler, concurrency=PLACES, threads=PLACES, processes=1, logs=logs)
+        self._recorder = settler
+        self.over = asyncio.Event()
+        self._left = asyncio.Event()
+        self.on_room = self._left.set
+
+    async def threads_ended(self) -> None:
+        """Wait a little for threads that nobody waits for: their end finds a loop that still runs."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                while self.threads.running:
+                    self._left.clear()
+                    await self._left.wait()
+
+    def _succeeded(self, run: Run, result: Any) -> None:
+        self._recorder.end.result = result
+        super()._succeeded(run, result)
+
+    def _failed(self, run: Run, exc: BaseException) -> None:
+        self._recorder.end.exception = exc
+        super()._failed(run, exc)
+
+    def _end(self, run: Run, tell: Callable[[], None]) -> None:
+        super()._end(run, tell)
+        if run.is_settled:
+            self._recorder.end.outcome = "done"
+        elif run.interruption == "lost":
+            self._recorder.end.outcome = "lost"
+        self.over.set()
+
+
+class Part:
+    """A worker for one app, without its loops."""
+
+    def __init__(self, app: App, client: AsyncClient) -> None:
+        self.app = app
+        self.settler = RecordingSettler(client, self._settled)
+        self.executor = RecordingExecutor(app, self.settler)
+        leases = Leases(client, LEASE_SECONDS, "penstock.testing")
+        leases.executor = self.executor
+        names = tuple(needs.name for needs in app.queues)
+        self._fetcher = Fetcher(app, client, client, self.executor, self.settler, leases, names, lambda: None)
+        self.token = leases.token
+
+    def _settled(self, runs: list[Run]) -> None:
+        self.executor.forget(runs)
+
+    def start(self, row: Claimed) -> Run | None:
+        """Begin a run; None where it has been judged without one."""
+        self.settler.end = End()
+        self.executor.over.clear()
+        self._fetcher._hand_over([row])
+        return self.executor.runs.get((row.queue_name, row.message_id))
+
+    async def settle(self) -> End:
+        """Tell the database of the end of the run."""
+        await self.settler.run_once()
+        return self.settler.end
+
+    async def close(self) -> None:
+        try:
+            self.executor.interrupt_all()
+            if jobs := {run.job for run in self.executor.running if run.job is not None}:
+                await asyncio.wait(jobs, timeout=LAST_WORDS_SECONDS)
+            await self.settler.run_once()
+            await self.executor.threads_ended()
+        finally:
+            await self.executor.close()
+
+
+class Drain:
+    """One pass over the queues of some apps, until nothing is left that could run now."""
+
+    def __init__(
+        self, apps: Sequence[App], dsn: str, options: DrainOptions, move_to: Callable[[datetime], Any]
+    ) -> None:
+        self._apps = apps
+        self._dsn = dsn
+        self._options = options
+        self._move_to = move_to
+        self._give_up = None if options.timeout is None else now() + options.timeout
+        self._parts: list[Part] = []
+        self._claims = 0
+        # Of tasks that none of these apps knows: held until the end, then given back.
+        self._strangers: list[Receipt] = []
+        self.ran: list[Ran] = []
+
+    async def run(self) -> list[Ran]:
+        async with AsyncExitStack() as stack:
+            self._client = AsyncClient(self._dsn, maintain=False, install=False)
+            stack.push_async_callback(self._client.close)
+            stack.push_async_callback(self._give_back)
+            for app in self._apps:
+                part = Part(app, self._client)
+                stack.push_async_callback(part.close)
+                self._parts.append(part)
+            if self._options.with_periodic:
+                await self._enqueue_periodic()
+            while await self._go_round() or await self._move_on():
+                pass
+        return self.ran
+
+    async def _enqueue_periodic(self) -> None:
+        for app in self._apps:
+            if app.schedules:
+                await Scheduler(self._client, list(app.schedules.values())).run_once()
+
+    async def _go_round(self) -> bool:
+        """Run the next task of each queue; whether there was one."""
+        found = False
+        for name in dict.fromkeys(needs.name for app in self._apps for needs in app.queues):
+            if row := await self._claim(name):
+                found = True
+                await self._run(row)
+        return found
+
+    async def _claim(self, queue_name: str) -> Claimed | None:
+        try:
+            timed = await self._client._attempt(
+                calls.consume_messages_batch(queue_name, self._parts[0].token, LEASE_SECONDS, 1)
+            )
+        except QueueNotFound:
+            return None
+        if not timed.result:
+            return None
+        self._claims += 1
+        if self._claims > self._options.limit:
+            row = timed.result[0]
+            self._strangers.append(Receipt(row.queue_name, row.message_id, row.token))
+            last = ", ".join(map(repr, self.ran[-3:]))
+            raise DrainError(
+                f"drain() has run {self._options.limit} tasks, and there are more; the last ones: {last}",
+                hint="does a task enqueue itself, or is never done? Else give drain() a higher limit=",
+            )
+        return timed.result[0]
+
+    async def _run(self, row: Claimed) -> None:
+        name = (load_json(row.headers) if row.headers else {}).get("task")
+        part = next((part for part in self._parts if name in part.app.tasks), None)
+        if part is None:
+            logger.warning("queue %r has a task %r, which no app here knows", row.queue_name, name)
+            self._strangers.append(Receipt(row.queue_name, row.message_id, row.token))
+            return
+        run = part.start(row)
+        if run is not None:
+            await self._wait_for(run, part)
+        end = await part.settle()
+        if run is None:
+            return
+        ran = await self._record(run, end)
+        self.ran.append(ran)
+        self._raise_error_of(ran, run)
+
+    async def _wait_for(self, run: Run, part: Part) -> None:
+        left = None if self._give_up is None else self._give_up - now()
+        try:
+            async with asyncio.timeout(left):
+                await part.executor.over.wait()
+        except TimeoutError:
+            raise DrainError(
+                f"drain() took longer than {self._options.timeout:g} s: it still runs {run}",
+                hint="a task cannot wait here for another one that drain() would run after it",
+            ) from None
+        if run.job is not None:
+            await asyncio.wait({run.job})
+            # What is no Exception is asyncio's as well; here it is seen once.
+            if not run.job.cancelled():
+                run.job.exception()
+
+    async def _record(self, run: Run, end: End) -> Ran:
+        outcome = end.outcome or "lost"
+        if outcome == "failed":
+            details = await self._client.get_message(run.queue_name, run.message_id)
+            outcome = "failed" if details is None or details.state == "dead" else "retried"
+        stored = run.claimed.stored
+        arguments: Any = load_json(stored) if isinstance(stored, str) else stored
+        try:
+            arguments = run.task.arguments.decode(arguments)
+        except PenstockError:
+            arguments = arguments if isinstance(arguments, dict) else {}
+        return Ran(
+            run.task.name,
+            arguments,
+            outcome,
+            end.result,
+            end.exception,
+            run.attempt,
+            run.queue_name,
+            run.message_id,
+            run.claimed.tenant,
+        )
+
+    def _raise_error_of(self, ran: Ran, run: Run) -> None:
+        exc = ran.exception
+        if exc is None or isinstance(exc, Wanted):
+            return
+        if isinstance(exc, asyncio.CancelledError):
+            # Let out as it is, it would mean that drain() was cancelled.
+            exc = DrainError(f"the handler was cancelled by itself: {run}")
+        if self._options.raise_errors or not isinstance(exc, Exception):
+            exc.add_note(f"raised in drain() by {run}; it is {ran.outcome}")
+            raise exc
+
+    async def _move_on(self) -> bool:
+        """Move the clock to when the next message is due; whether there is one."""
+        if not self._options.with_scheduled:
+            return False
+        at = await self._client.clock()
+        due = [
+            message.due_at
+            for app in self._apps
+            for needs in app.queues
+            for message in await self._scheduled(needs.name)
+            if message.due_at is not None and message.due_at > at
+        ]
+        if due:
+            self._move_to(min(due))
+        return bool(due)
+
+    async def _scheduled(self, queue_name: str) -> list[Any]:
+        found: list[Any] = []
+        after = None
+        while True:
+            try:
+                page = await self._client.list_messages(
+                    queue_name, state="scheduled", page_size=PAGE, after=after
+                )
+            except QueueNotFound:
+                return found
+            found += page
+            if len(page) < PAGE:
+                return found
+            after = page[-1].cursor
+
+    async def _give_back(self) -> None:
+        for receipt in self._strangers:
+            await self._client._run(calls.release_message(receipt, 0))

@@ -1,0 +1,417 @@
+"""Arguments of tasks: checked when they are enqueued, and what they were when they are run."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import App, InvalidArgument, PayloadInvalid, TaskContext
+from penstock.payloads import encode_json, load_json
+from penstock.tasks.arguments import Arguments
+
+from . import kinds
+from .kinds import Point
+from .working import working
+
+if TYPE_CHECKING:
+    from somewhere import Unknown  # type: ignore[import-not-found]
+
+PAIRS = [(kind, value) for kind, values in kinds.GOOD for value in values]
+MISFITS = [(kind, value) for kind, values in kinds.BAD for value in values]
+
+
+def arguments_of(kind: Any) -> Arguments:
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__ = {"value": kind, "return": None}
+    return Arguments(handler, "a task")
+
+
+def there_and_back(arguments: Arguments, *positional: object, **named: object) -> dict[str, Any]:
+    """What a worker would call the handler with."""
+    stored = encode_json(arguments.encode(arguments.bind(positional, named)))
+    return arguments.decode(load_json(stored))
+
+
+def shown(value: object) -> str:
+    return re.sub(r"[^\w.<>\[\]{}(),:'| -]", "?", str(value)[:40])
+
+
+@pytest.mark.parametrize(("kind", "value"), PAIRS, ids=shown)
+def test_a_typed_argument_comes_back_as_what_it_was(kind: Any, value: Any) -> None:
+    back = there_and_back(arguments_of(kind), value)["value"]
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_typed_arguments_come_back_through_the_database(shared: App) -> None:
+    """What jsonb does to numbers and text does not show."""
+    number = 0
+    for kind, value in PAIRS:
+
+        def handler(value: Any) -> None: ...
+
+        handler.__annotations__ = {"value": kind}
+        number += 1
+        task = shared.task(name=f"argument {number}", queue="test_arguments")(handler)
+        details = task.enqueue(value).details()
+        assert details is not None
+        assert task.arguments.decode(details.payload) == {"value": value}
+
+
+def test_a_moment_with_an_odd_offset_stays_that_moment() -> None:
+    arguments = arguments_of(datetime)
+    for value in (
+        datetime(1800, 1, 1, tzinfo=kinds.RIGA),
+        datetime(2026, 10, 25, 3, 30, fold=1, tzinfo=kinds.RIGA),
+    ):
+        back = there_and_back(arguments, value)["value"]
+        assert back.astimezone(UTC) == value.astimezone(UTC)
+
+
+@pytest.mark.parametrize(("kind", "value"), MISFITS, ids=shown)
+def test_what_does_not_fit_is_refused(unconnected: App, kind: Any, value: Any) -> None:
+    def handler(value: Any) -> None: ...
+
+    handler.__annotations__ = {"value": kind}
+    task = unconnected.task(name="a task")(handler)
+    with pytest.raises(InvalidArgument, match=r"(?s)a task.*value"):
+        task.enqueue(value)
+    with pytest.raises(InvalidArgument, match=r"(?s)a task.*value"):
+        task.options(delay=5).enqueue(value=value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Solid(Point):
+    z: int = 0
+
+
+def test_what_a_subclass_has_more_is_not_lost_in_silence() -> None:
+    arguments = arguments_of(Point)
+    try:
+        back = there_and_back(arguments, Solid(1, 2, 3))["value"]
+    except InvalidArgument:
+        return
+    assert back == Solid(1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [datetime(2026, 1, 1), date(2026, 1, 1), b"x", Decimal(1), {1, 2}, {1: 2}, object(), Point(1), ...],
+)
+def test_an_untyped_argument_is_what_json_can_hold(unconnected: App, value: object) -> None:
+    def handler(value, other=None): ...  # type: ignore[no-untyped-def]
+
+    task = unconnected.task(name="a task")(handler)
+    for wrong in (value, [value], {"key": value}, float("nan"), "a\0"):
+        with pytest.raises(InvalidArgument, match=r"(?s)a task.*value"):
+            task.enqueue(wrong)
+
+
+@pytest.mark.parametrize("value", [None, 5, 2**70, 1e23, "x", [1, [2]], {"a": {"b": None}}, True])
+def test_an_untyped_argument_comes_back(value: object) -> None:
+    def handler(value): ...  # type: ignore[no-untyped-def]
+
+    assert there_and_back(Arguments(handler, "a task"), value) == {"value": value}
+
+
+# The signature
+
+
+def plain(a: int, b: str, c: float = 1.5) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("positional", "named", "names"),
+    [
+        ((), {}, "'a', 'b'"),
+        ((1,), {}, "'b'"),
+        ((), {"b": "x"}, "'a'"),
+        ((1, "x", 2.5, 4), {}, "3 positional.* 4"),
+        ((1, "x"), {"d": 5}, "'d'"),
+        ((1, "x"), {"a": 1}, "'a' twice"),
+        ((1, "x"), {"b": "x"}, "'b' twice"),
+        (("x", "x"), {}, "a='x'"),
+        ((1,), {"b": 5}, "b=5"),
+        ((1, "x", "y"), {}, "c='y'"),
+        ((1, "x"), {"c": None}, "c=None"),
+        ((1, "x"), {"self": 1}, "'self'"),
+    ],
+)
+def test_what_the_signature_does_not_take_is_refused(
+    unconnected: App, positional: tuple[Any, ...], named: dict[str, Any], names: str
+) -> None:
+    task: Any = unconnected.task(plain)
+    with pytest.raises(InvalidArgument, match=f"(?s)'plain'.*{names}"):
+        task.enqueue(*positional, **named)
+
+
+async def test_the_same_for_all_ways_to_enqueue(unconnected: App) -> None:
+    task: Any = unconnected.task(plain)
+    with pytest.raises(InvalidArgument, match="'plain'"):
+        await task.enqueue_async(1)
+    with pytest.raises(InvalidArgument, match="'plain'"):
+        await task.options(delay=1).enqueue_async(1)
+    with pytest.raises(InvalidArgument, match="'plain'"):
+        task.call(1)
+    with pytest.raises(InvalidArgument, match="'plain'"):
+        task.using(object()).enqueue(1)
+
+
+def test_nothing_is_sent_of_a_call_that_is_refused(app: App) -> None:
+    task: Any = app.task(plain)
+    with pytest.raises(InvalidArgument):
+        task.enqueue(1, 2)
+    with pytest.raises(InvalidArgument):
+        task.enqueue_many([(1, "x"), (2, "y"), (3, 4)])
+    assert all(queue.total_count == 0 for queue in app.client.get_queue_statistics())
+
+
+def test_defaults_are_the_handlers_when_it_runs() -> None:
+    def earlier(a: int, b: str = "old") -> None: ...
+    def later(a: int, b: str = "new", c: int = 3) -> tuple[int, str, int]:
+        return (a, b, c)
+
+    sent = Arguments(earlier, "t")
+    stored = sent.encode(sent.bind((1,), {}))
+    assert stored == {"a": 1}
+    run = Arguments(later, "t")
+    assert run.call(run.decode(stored), None) == (1, "new", 3)
+    assert run.call(run.decode(sent.encode(sent.bind((1, "old"), {}))), None) == (1, "old", 3)
+
+
+def call(function: Callable[..., Any], *positional: object, **named: object) -> Any:
+    arguments = Arguments(function, "t")
+    return arguments.call(there_and_back(arguments, *positional, **named), None)
+
+
+def test_keyword_only_arguments() -> None:
+    def handler(a: int, *, at: datetime, b: int = 5) -> object:
+        return (a, at, b)
+
+    assert call(handler, 1, at=kinds.MOMENT) == (1, kinds.MOMENT, 5)
+    with pytest.raises(InvalidArgument, match="1 positional"):
+        call(handler, 1, kinds.MOMENT)
+    with pytest.raises(InvalidArgument, match="'at'"):
+        call(handler, 1)
+
+
+def test_positional_only_arguments() -> None:
+    def handler(a: int, at: datetime, /, b: int = 5) -> object:
+        return (a, at, b)
+
+    assert call(handler, 1, kinds.MOMENT) == (1, kinds.MOMENT, 5)
+    assert call(handler, 1, kinds.MOMENT, 6) == (1, kinds.MOMENT, 6)
+
+
+def test_positional_only_arguments_keep_their_places() -> None:
+    def handler(a: int = 1, b: int = 2, /, *, c: int = 3) -> object:
+        return (a, b, c)
+
+    assert call(handler) == (1, 2, 3)
+    assert call(handler, 5) == (5, 2, 3)
+    assert call(handler, 5, 6, c=7) == (5, 6, 7)
+    try:
+        back = call(handler, b=6)
+    except InvalidArgument:
+        return
+    assert back == (1, 6, 3)
+
+
+def test_any_named_arguments() -> None:
+    def handler(a: int, **rest: Any) -> object:
+        return (a, rest)
+
+    assert call(handler, 1) == (1, {})
+    assert call(handler, 1, b=2, rest=3, self=4) == (1, {"b": 2, "rest": 3, "self": 4})
+    with pytest.raises(InvalidArgument, match="twice"):
+        call(handler, 1, a=2)
+    with pytest.raises(InvalidArgument, match="when"):
+        call(handler, 1, when=kinds.MOMENT)
+
+
+def test_any_named_arguments_of_a_type() -> None:
+    def handler(**dates: date) -> object:
+        return dates
+
+    assert call(handler, a=date(2026, 1, 1)) == {"a": date(2026, 1, 1)}
+    with pytest.raises(InvalidArgument, match="b"):
+        call(handler, a=date(2026, 1, 1), b=5)
+
+
+def test_the_context_is_no_argument() -> None:
+    seen = []
+
+    def first(context: TaskContext, a: int) -> None:
+        seen.append((context, a))
+
+    def last(a: int, *, context: TaskContext) -> None:
+        seen.append((context, a))
+
+    for handler in (first, last):
+        arguments = Arguments(handler, "t")
+        assert arguments.names == ("a",)
+        arguments.call(there_and_back(arguments, 1), "the context")
+        with pytest.raises(InvalidArgument, match="'context'"):
+            arguments.bind((1,), {"context": 5})
+    assert seen == [("the context", 1), ("the context", 1)]
+
+
+def test_the_context_is_no_argument_among_any_others() -> None:
+    def handler(context: TaskContext, **rest: Any) -> object:
+        return rest
+
+    assert call(handler, a=1) == {"a": 1}
+    with pytest.raises(InvalidArgument, match="'context'"):
+        call(handler, context=1)
+
+
+@pytest.mark.parametrize("name", ["self", "cls", "_private", "__dunder", "class_", "from_", "task", "é"])
+def test_parameters_of_any_name(name: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def handler({name}: int, other: int = 1): return {name} + other", space)  # noqa: S102
+    assert call(space["handler"], **{name: 5}) == 6
+    assert call(space["handler"], 5, other=2) == 7
+
+
+# Annotations that cannot be resolved, and payloads that do not fit
+
+
+def unknown_name(value: Unknown) -> None: ...
+
+
+def test_an_annotation_that_cannot_be_resolved(unconnected: App) -> None:
+    def attribute(value: Any) -> None: ...
+    def syntax(value: Any) -> None: ...
+
+    attribute.__annotations__ = {"value": "datetime.nothing"}
+    syntax.__annotations__ = {"value": "list[int"}
+    for handler, named in [(unknown_name, "Unknown"), (attribute, "nothing"), (syntax, "list")]:
+        with pytest.raises(InvalidArgument, match=f"(?s){handler.__name__}.*{named}"):
+            unconnected.task(handler).enqueue(5)
+
+
+def test_an_annotation_is_resolved_late() -> None:
+    assert arguments_of("int").names == ("value",)
+    assert there_and_back(arguments_of("list[Point]"), [Point(1)]) == {"value": [Point(1)]}
+
+
+@pytest.mark.parametrize(
+    "payload", [None, 5, "x", [], [1], {}, {"a": 1}, {"a": "1", "b": "x"}, {"a": 1, "b": "x", "d": 5}]
+)
+def test_a_payload_that_does_not_fit_is_said_to(payload: Any) -> None:
+    with pytest.raises(PayloadInvalid, match="'plain'"):
+        Arguments(plain, "plain").decode(payload)
+
+
+# Any values
+
+json_scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+json_values = st.recursive(
+    json_scalars | texts, lambda inner: st.lists(inner) | st.dictionaries(texts, inner), max_leaves=10
+)
+offsets = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timedelta(minutes=minutes))
+
+
+@dataclasses.dataclass
+class Everything:
+    number: int
+    fraction: float
+    text: str
+    raw: bytes
+    moment: datetime
+    day: date
+    span: timedelta
+    key: uuid.UUID
+    amount: Decimal
+    colour: kinds.Colour
+    points: list[Point]
+    names: set[str]
+    pair: tuple[int, bool]
+    by_key: dict[uuid.UUID, int]
+    maybe: int | str | None
+    anything: Any
+
+
+everything = st.builds(
+    Everything,
+    fraction=st.floats(allow_nan=False, allow_infinity=False),
+    text=texts,
+    names=st.sets(texts),
+    moment=st.datetimes(timezones=st.just(UTC) | st.none()),
+    amount=st.decimals(allow_nan=False, allow_infinity=False),
+    points=st.lists(st.builds(Point, y=st.floats(allow_nan=False, allow_infinity=False))),
+    maybe=st.none() | st.integers() | texts,
+    anything=json_values,
+)
+
+
+@given(everything)
+def test_any_value_comes_back(value: Everything) -> None:
+    assert there_and_back(arguments_of(Everything), value) == {"value": value}
+
+
+def _with_parameters() -> Any:
+    """A function with a parameter for each field."""
+    space = dict(globals())
+    names = ", ".join(f"{field.name}: {field.type}" for field in dataclasses.fields(Everything))
+    exec(f"def with_parameters({names}): ...", space)  # noqa: S102
+    return space["with_parameters"]
+
+
+by_name = Arguments(_with_parameters(), "t")
+
+
+@given(everything)
+def test_any_arguments_come_back(value: Everything) -> None:
+    named = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    assert there_and_back(by_name, **named) == named
+
+
+# Through a worker
+
+
+async def test_typed_arguments_and_results_through_a_worker(app: App) -> None:
+    seen: list[object] = []
+
+    @app.task(queue="typed", result=True)
+    async def awaited(context: TaskContext, shape: kinds.Polygon, *, at: datetime | None = None) -> datetime:
+        seen.append((context.task_name, shape, at))
+        return shape.made_at
+
+    @app.task(queue="typed", result=True)
+    def threaded(person: kinds.Person, key: uuid.UUID, raw: bytes = b"none") -> list[kinds.Person]:
+        seen.append((person, key, raw))
+        return [person]
+
+    shape = kinds.Polygon([Point(1)], kinds.MOMENT, kinds.Colour.GREEN, {"a"})
+    person = kinds.Person(name="Anna", born=date(2000, 1, 1), addresses=[kinds.Address(street="x")])
+    async with working(app):
+        handle = await awaited.enqueue_async(shape, at=kinds.MOMENT)
+        assert await handle.result_async(timeout=20) == kinds.MOMENT
+        other = await threaded.enqueue_async(person, kinds.KEY)
+        assert await other.result_async(timeout=20) == [person]
+    assert seen == [("awaited", shape, kinds.MOMENT), (person, kinds.KEY, b"none")]
+
+
+async def test_a_payload_that_does_not_fit_fails_the_task(app: App) -> None:
+    app.task(plain)
+    await app.async_client.declare_queue("default")
+    sent = await app.async_client.send("default", {"a": "no number"}, headers={"task": "plain"})
+    async with working(app):
+        found = None
+        while found is None or found.state != "dead":
+            found = await app.async_client.get_message("default", sent)
+    assert found.last_error is not None
+    assert "'plain'" in found.last_error
+    await app.aclose()

@@ -1,0 +1,543 @@
+"""drain() does what a worker would do, here and one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import (
+    App,
+    AttemptTimeout,
+    InvalidArgument,
+    Middleware,
+    PayloadInvalid,
+    Reject,
+    Retry,
+    Snooze,
+    TaskContext,
+    current_context,
+)
+from penstock.testing import DrainError, TaskTester
+
+from . import jobs
+
+
+def outcomes(tester: TaskTester, **options: Any) -> list[tuple[str, str]]:
+    return [(ran.task, ran.outcome) for ran in tester.drain(**options)]
+
+
+def test_everything_runs_in_order_and_what_it_enqueues_too(tester: TaskTester) -> None:
+    app, seen = tester.connect(App()), list[Any]()
+
+    @app.task
+    def first(number: int) -> None:
+        seen.append(number)
+        if number < 3:
+            second.enqueue(number * 10)
+
+    @app.task(queue="other")
+    async def second(number: int) -> int:
+        await asyncio.sleep(0)
+        seen.append(number)
+        return number + 1
+
+    for number in range(1, 6):
+        first.enqueue(number)
+    ran = tester.drain()
+    assert sorted(seen) == [1, 2, 3, 4, 5, 10, 20]
+    assert [number for number in seen if number < 10] == [1, 2, 3, 4, 5]
+    assert [(r.task, r.arguments["number"]) for r in ran] == [
+        ("second" if number >= 10 else "first", number) for number in seen
+    ]
+    assert {r.outcome for r in ran} == {"done"}
+    assert [r.result for r in ran if r.task == "second"] == [11, 21]
+    assert tester.enqueued() == []
+    assert tester.drain() == []
+    assert tester.ran == ran
+
+
+def test_the_first_error_of_a_handler_is_raised_and_the_rest_is_left(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task(max_attempts=2, retry_delays=60)
+    def divide(by: int) -> float:
+        return 1 / by
+
+    divide.enqueue(0)
+    divide.enqueue(1)
+    with pytest.raises(ZeroDivisionError) as caught:
+        tester.drain()
+    assert caught.value.__notes__ == [
+        "raised in drain() by task 'divide', message 1 of 'default', attempt 1 of 2; it is retried"
+    ]
+    assert caught.traceback[-1].name == "divide"
+    [left, again] = sorted(tester.enqueued(), key=lambda message: -message.message_id)
+    assert (left.arguments, left.attempts) == ({"by": 1}, 0)
+    assert (again.arguments, again.attempts) == ({"by": 0}, 1)
+    assert outcomes(tester) == [("divide", "done")]
+    assert [(ran.arguments["by"], ran.outcome) for ran in tester.ran] == [(0, "retried"), (1, "done")]
+
+
+def test_retries_come_by_the_clock(tester: TaskTester) -> None:
+    app, times = tester.connect(App()), list[Any]()
+
+    @app.task(max_attempts=4, retry_delays=[10, 100])
+    def flaky(context: TaskContext) -> None:
+        times.append(tester.clock.now())
+        raise ValueError(f"attempt {context.attempt}")
+
+    flaky.enqueue()
+    assert outcomes(tester, raise_errors=False) == [("flaky", "retried")]
+    assert outcomes(tester, raise_errors=False) == []
+    tester.clock.advance(11)
+    assert outcomes(tester, raise_errors=False) == [("flaky", "retried")]
+    ran = tester.drain(raise_errors=False, with_scheduled=True)
+    assert [(r.outcome, r.attempt, str(r.exception)) for r in ran] == [
+        ("retried", 3, "attempt 3"),
+        ("failed", 4, "attempt 4"),
+    ]
+    pauses = [(later - sooner).total_seconds() for sooner, later in zip(times, times[1:], strict=False)]
+    assert pauses == [pytest.approx(11, abs=5), pytest.approx(100, abs=5), pytest.approx(100, abs=5)]
+    [dead] = tester.dead(flaky)
+    assert (dead.reason, dead.attempts) == ("no_attempts_left", 4)
+    assert dead.error is not None
+    assert dead.error.startswith("ValueError: attempt 4")
+
+
+def test_what_is_delayed_waits_for_the_clock(tester: TaskTester) -> None:
+    app, seen = tester.connect(App()), list[str]()
+
+    @app.task
+    def remind(text: str) -> None:
+        seen.append(text)
+        if text == "tomorrow":
+            remind.options(delay=timedelta(days=40)).enqueue("in forty days more")
+
+    remind.options(delay=timedelta(days=1)).enqueue("tomorrow")
+    remind.options(delay=60).enqueue("in a minute")
+    remind.enqueue("now")
+    tester.drain()
+    assert seen == ["now"]
+    tester.clock.advance(61)
+    tester.drain()
+    assert seen == ["now", "in a minute"]
+    before = tester.clock.now()
+    tester.drain(with_scheduled=True)
+    assert seen == ["now", "in a minute", "tomorrow", "in forty days more"]
+    passed = tester.clock.now() - before
+    assert timedelta(days=40, hours=23) < passed < timedelta(days=41, minutes=5)
+
+
+def test_outcomes_that_a_handler_wants_are_not_raised(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task(max_attempts=5)
+    async def moody(mood: str, context: TaskContext) -> str:
+        if context.headers.get("calm") or context.attempt > 1:
+            return "well"
+        if mood == "retry":
+            raise Retry("not yet", delay=30)
+        if mood == "reject":
+            raise Reject("never")
+        raise Snooze(30)
+
+    for mood in ("retry", "reject", "snooze"):
+        moody.enqueue(mood)
+    assert outcomes(tester) == [("moody", "retried"), ("moody", "rejected"), ("moody", "snoozed")]
+    retried, rejected, snoozed = (ran.exception for ran in tester.ran)
+    assert isinstance(retried, Retry)
+    assert isinstance(rejected, Reject)
+    assert isinstance(snoozed, Snooze)
+    assert [(dead.arguments, dead.reason) for dead in tester.dead()] == [({"mood": "reject"}, "failed")]
+    assert {(m.arguments["mood"], m.attempts) for m in tester.enqueued()} == {("retry", 1), ("snooze", 0)}
+    tester.clock.advance(25)
+    assert tester.drain() == []
+    tester.clock.advance(6)
+    with pytest.raises(DrainError, match="drain\\(\\) has run 1 tasks, and there are more"):
+        tester.drain(limit=1)
+
+
+def test_a_group_ends_with_its_callback(tester: TaskTester) -> None:
+    app, sums = tester.connect(App()), list[list[int]]()
+
+    @app.task
+    def square(number: int) -> int:
+        return number * number
+
+    @app.task(queue="sums")
+    async def add_up(results: list[int]) -> None:
+        sums.append(results)
+
+    app.enqueue_group([square.call(number) for number in (3, 1, 2)], callback=add_up.call())
+    assert outcomes(tester) == [*[("square", "done")] * 3, ("add_up", "done")]
+    assert sums == [[9, 1, 4]]
+
+
+def test_a_group_with_a_member_that_failed_does_not_end(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def square(number: int) -> int:
+        return 1 // number
+
+    @app.task
+    def done() -> None: ...
+
+    app.enqueue_group([square.call(1), square.call(0)], callback=done.call())
+    assert outcomes(tester, raise_errors=False) == [("square", "done"), ("square", "failed")]
+    [group] = tester.client.list_groups()
+    assert (group.total, group.done_count) == (2, 1)
+
+
+def test_middleware_and_the_context_are_real(tester: TaskTester) -> None:
+    seen = list[Any]()
+
+    class Noting(Middleware):
+        def run(self, context: TaskContext) -> AbstractContextManager[Any]:
+            return self.around(context)
+
+        @contextmanager
+        def around(self, context: TaskContext) -> Iterator[None]:
+            seen.append(("begin", context.task_name, context.tenant))
+            yield
+            seen.append("end")
+
+    app = tester.connect(App(middleware=[Noting()]))
+
+    @app.task(queue="mail", max_attempts=3)
+    def work(context: TaskContext, number: int) -> None:
+        assert current_context() is context
+        seen.append((context.queue_name, context.attempt, context.max_attempts, context.message.payload))
+
+    work.options(tenant="acme").enqueue(7)
+    [ran] = tester.drain()
+    assert seen == [("begin", "work", "acme"), ("mail", 1, 3, {"number": 7}), "end"]
+    assert (ran.tenant, ran.queue, ran.arguments) == ("acme", "mail", {"number": 7})
+
+
+def test_a_handler_may_end_its_task_in_a_transaction_of_its_own(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def chain(left: int, context: TaskContext) -> None:
+        with context.transaction() as transaction:
+            if left:
+                chain.using(transaction).enqueue(left - 1)
+
+    @app.task
+    async def fails_late(context: TaskContext) -> None:
+        async with context.transaction_async():
+            pass
+        raise RuntimeError("too late")
+
+    chain.enqueue(2)
+    assert outcomes(tester) == [("chain", "done")] * 3
+    fails_late.enqueue()
+    with pytest.raises(RuntimeError, match="too late"):
+        tester.drain()
+    assert tester.ran[-1].outcome == "done"
+    assert tester.enqueued() == []
+    assert tester.dead() == []
+
+
+def test_tasks_without_end_are_noticed(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def again(number: int) -> None:
+        again.enqueue(number + 1)
+
+    again.enqueue(0)
+    with pytest.raises(
+        DrainError, match="has run 20 tasks, and there are more; .*<again\\(number=19\\) done>"
+    ):
+        tester.drain(limit=20)
+    tester.assert_enqueued(again, number=20)
+    assert len(tester.ran) == 20
+
+
+def test_a_handler_that_does_not_end_is_named(tester: TaskTester) -> None:
+    app, thread_may_end = tester.connect(App()), threading.Event()
+
+    @app.task
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    @app.task
+    def waits_in_a_thread(context: TaskContext) -> None:
+        context.cancelled.wait(30)
+        thread_may_end.set()
+
+    waits.enqueue()
+    with pytest.raises(DrainError, match="took longer than 0.2 s: it still runs task 'waits', message 1 of"):
+        tester.drain(timeout=0.2)
+    [message] = tester.enqueued(waits)
+    assert message.attempts == 0
+    assert tester.client.cancel_message("default", message.message_id)
+    waits_in_a_thread.enqueue()
+    with pytest.raises(DrainError, match="it still runs task 'waits_in_a_thread'"):
+        tester.drain(timeout=0.2)
+    assert thread_may_end.is_set()
+    tester.assert_enqueued(waits_in_a_thread)
+
+
+async def test_in_a_coroutine_it_is_awaited(tester: TaskTester) -> None:
+    app, loops = tester.connect(App()), list[Any]()
+
+    @app.task
+    async def note() -> None:
+        loops.append(asyncio.get_running_loop())
+        if len(loops) == 1:
+            await note.enqueue_async()
+
+    await note.enqueue_async()
+    with pytest.raises(InvalidArgument, match="drain\\(\\) was called in a coroutine"):
+        tester.drain()
+    ran = await tester.drain_async()
+    assert [r.outcome for r in ran] == ["done", "done"]
+    assert loops == [asyncio.get_running_loop()] * 2
+    # The client of the test's own loop is still the same.
+    client = app.async_client
+    await note.enqueue_async()
+    await tester.drain_async(app)
+    assert app.async_client is client
+    assert await client.clock()
+
+
+async def test_who_drains_may_be_cancelled(tester: TaskTester) -> None:
+    app, running = tester.connect(App()), asyncio.Event()
+
+    @app.task
+    async def waits() -> None:
+        running.set()
+        await asyncio.Event().wait()
+
+    await waits.enqueue_async()
+    drain = asyncio.create_task(tester.drain_async())
+    await running.wait()
+    drain.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drain
+    [message] = tester.enqueued(waits)
+    assert message.attempts == 0
+
+
+def test_apps_that_share_a_queue(tester: TaskTester, caplog: pytest.LogCaptureFixture) -> None:
+    one, two, seen = tester.connect(App()), tester.connect(App()), list[str]()
+
+    @one.task
+    def of_one() -> None:
+        seen.append("one")
+
+    @two.task
+    def of_two() -> None:
+        seen.append("two")
+
+    of_two.enqueue()
+    of_one.enqueue()
+    assert outcomes(tester) == [("of_two", "done"), ("of_one", "done")]
+    of_two.enqueue()
+    of_one.enqueue()
+    with caplog.at_level(logging.WARNING, "penstock.testing"):
+        assert [ran.task for ran in tester.drain(one)] == ["of_one"]
+    assert "queue 'default' has a task 'of_two', which no app here knows" in caplog.text
+    [left] = tester.assert_enqueued(of_two)
+    assert (left.attempts, left.delay) == (0, 0)
+    assert outcomes(tester) == [("of_two", "done")]
+
+
+def test_messages_that_are_no_tasks_are_left_alone(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def work() -> None: ...
+
+    work.enqueue()
+    tester.client.send("default", ["not", "a", "task"])
+    tester.client.send("default", {}, headers={"task": "of another app"}, delay=3600)
+    assert outcomes(tester, with_scheduled=True) == [("work", "done")]
+    assert [(m.task, m.arguments) for m in tester.enqueued()] == [
+        (None, {"payload": ["not", "a", "task"]}),
+        ("of another app", {}),
+    ]
+
+
+def test_an_attempt_that_takes_too_long(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task(attempt_timeout=0.1)
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    @app.task(attempt_timeout=0.1, concurrency=1)
+    def slow_thread(context: TaskContext) -> None:
+        context.cancelled.wait(30)
+
+    slow.enqueue()
+    with pytest.raises(AttemptTimeout):
+        tester.drain()
+    slow_thread.enqueue()
+    slow_thread.enqueue()
+    assert outcomes(tester, raise_errors=False) == [("slow_thread", "failed")] * 2
+
+
+def test_handlers_in_processes(tester: TaskTester) -> None:
+    tester.connect(jobs.app)
+    jobs.pid_of_handler.enqueue()
+    [ran] = tester.drain()
+    assert ran.outcome == "done"
+    assert ran.result != os.getpid()
+
+
+def test_time_to_live(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task(ttl=60)
+    def work(number: int) -> None: ...
+
+    work.enqueue(1)
+    tester.clock.advance(61)
+    work.enqueue(2)
+    assert [ran.arguments["number"] for ran in tester.drain()] == [2]
+    [dead] = tester.dead(work)
+    assert (dead.arguments, dead.reason) == ({"number": 1}, "expired")
+
+
+def test_what_a_lost_worker_held_comes_back(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task(max_attempts=2)
+    def work() -> None: ...
+
+    work.enqueue()
+    [_] = tester.client.consume_messages_batch("default", visibility_timeout=30)
+    assert tester.drain() == []
+    tester.clock.advance(31)
+    assert [(ran.task, ran.attempt) for ran in tester.drain()] == [("work", 2)]
+
+
+def test_a_message_that_is_gone_before_its_handler_ends(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def work() -> None:
+        tester.client.purge_queue("default")
+
+    work.enqueue()
+    assert outcomes(tester) == [("work", "lost")]
+
+
+def test_a_result_that_cannot_be_stored(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task(result=True)
+    def work() -> object:
+        return object()
+
+    work.enqueue()
+    with pytest.raises(Exception, match="its result cannot be stored"):
+        tester.drain()
+    assert tester.ran[-1].outcome == "rejected"
+
+
+def test_a_failure_of_the_test_inside_a_handler_is_one(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def in_thread() -> None:
+        pytest.fail("seen in a thread")
+
+    @app.task
+    async def in_loop() -> None:
+        pytest.fail("seen in the loop")
+
+    @app.task
+    async def cancels_itself() -> None:
+        raise asyncio.CancelledError
+
+    for task, text in ((in_thread, "seen in a thread"), (in_loop, "seen in the loop")):
+        task.enqueue()
+        with pytest.raises(pytest.fail.Exception, match=text):
+            tester.drain(raise_errors=False)
+    cancels_itself.enqueue()
+    with pytest.raises(DrainError, match="the handler was cancelled by itself: task 'cancels_itself'"):
+        tester.drain()
+
+
+def test_arguments_that_do_not_fit(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def work(number: int) -> None: ...
+
+    tester.client.declare_queue("default")
+    tester.client.send("default", {"number": "many"}, headers={"task": "work"})
+    with pytest.raises(PayloadInvalid, match="does not fit"):
+        tester.drain()
+    assert tester.ran[-1].arguments == {"number": "many"}
+
+
+def test_queues_with_a_cap(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task(max_active=1)
+    def one_at_a_time() -> None: ...
+
+    @app.task(concurrency=1)
+    async def one_here() -> None: ...
+
+    one_at_a_time.enqueue_many([{}] * 3)
+    one_here.enqueue_many([{}] * 3)
+    assert sorted(outcomes(tester)) == [("one_at_a_time", "done")] * 3 + [("one_here", "done")] * 3
+
+
+def test_a_queue_that_is_paused_is_left_alone(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.task
+    def work() -> None: ...
+
+    work.enqueue()
+    work.options(delay=60).enqueue()
+    tester.client.pause_queue("default")
+    assert tester.drain(with_scheduled=True) == []
+    tester.client.resume_queue("default")
+    assert len(tester.drain(with_scheduled=True)) == 2
+
+
+def test_periodic_tasks(tester: TaskTester) -> None:
+    app = tester.connect(App())
+
+    @app.periodic(every=3600, missed="all")
+    def hourly(context: TaskContext) -> None: ...
+
+    assert tester.drain(with_periodic=True) == []
+    tester.clock.advance(3600)
+    assert tester.drain() == []
+    assert outcomes(tester, with_periodic=True) == [("hourly", "done")]
+    tester.clock.advance(3 * 3600)
+    assert outcomes(tester, with_periodic=True) == [("hourly", "done")] * 3
+    assert tester.drain(with_periodic=True) == []
+
+
+def test_what_makes_no_sense(tester: TaskTester) -> None:
+    app = App()
+    for call, message in [
+        (lambda: tester.drain(), "no app is connected to the database of the test"),
+        (lambda: tester.drain(app), "<app of 0 tasks> is not connected"),
+        (lambda: tester.connect("app"), "app must be a penstock.App, not 'app'"),  # type: ignore[arg-type]
+        (lambda: tester.drain(limit=0), "limit must be at least 1, not 0"),
+        (lambda: tester.drain(timeout=-1), "timeout must be 0 to"),
+        (lambda: tester.drain(with_scheduled=1), "with_scheduled must be True or False"),  # type: ignore[arg-type]
+        (lambda: tester.enqueued(17), "task must be a task of an app, or the name of one, not 17"),  # type: ignore[arg-type]
+    ]:
+        with pytest.raises(InvalidArgument, match=message):
+            call()

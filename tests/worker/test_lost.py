@@ -1,0 +1,246 @@
+"""Workers that are lost: killed, or stopped for longer than a lease."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.embedded.processes import eventually
+from tests.worker.stage import Process, Stage, one
+
+LEASE = 2
+# Beyond the lease: until it is noticed, on a machine that has other things to do.
+SLACK = 3.0
+
+HOLD = """
+@app.task
+async def hold(gate: str):
+    say("begins", gate, os.getpid())
+    await passed(gate)
+    say("ends", gate, os.getpid())
+"""
+
+
+def begun(stage: Stage, gate: str) -> list[int]:
+    """The processes in which a task began, in order."""
+    lines = [line.split() for line in stage.said]
+    return [int(pid) for what, name, pid in lines if (what, name) == ("begins", gate)]
+
+
+def lose(worker: Process, *, lease: float = LEASE) -> None:
+    """Stop a worker for longer than its lease."""
+    worker.signal(signal.SIGSTOP)
+    time.sleep(lease + 0.5)
+
+
+def test_tasks_of_a_killed_worker_run_elsewhere_though_they_have_one_attempt(stage: Stage) -> None:
+    stage.write(HOLD)
+    first = stage.worker("--lease", str(LEASE))
+    ids = [stage.enqueue("hold", f"gate{number}") for number in range(3)]
+    eventually(lambda: len(stage.said) == 3, "all have begun")
+    second = stage.worker("--lease", str(LEASE))
+    first.kill()
+    killed_at = time.monotonic()
+    eventually(lambda: len(stage.said) == 6, "all have begun again")
+    assert time.monotonic() - killed_at < LEASE + SLACK
+    for number, message_id in enumerate(ids):
+        assert begun(stage, f"gate{number}") == [first.pid, second.pid]
+        found = stage.details("hold", message_id)
+        assert found is not None
+        assert (found.state, found.delivery_attempts) == ("active", 2)
+        stage.open(f"gate{number}")
+    for message_id in ids:
+        eventually(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
+    assert second.stop() == 0
+
+
+def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
+    stage.write(
+        """
+        @app.task(result=True)
+        async def deadly(context: TaskContext):
+            say("attempt", context.attempt)
+            os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    message_id = stage.enqueue("deadly")
+    for _ in range(10):
+        worker = stage.start("--lease", "1")
+        eventually(lambda one=worker: not one.is_running or stage.state("deadly", message_id) == "dead", "it ends")
+        if worker.is_running:
+            break
+    assert worker.stop() == 0
+    found = stage.details("deadly", message_id)
+    assert found is not None
+    assert (found.state, found.reason) == ("dead", "no_attempts_left")
+    assert "lost" in (found.last_error or "")
+    assert stage.said == [f"attempt {number + 1}" for number in range(len(stage.said))]
+    assert 2 <= len(stage.said) <= 5
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_the_late_end_of_a_stopped_worker_changes_nothing(stage: Stage, kind: str) -> None:
+    """The handler that was stopped ends as soon as it goes on, before anybody tells it that it is lost."""
+    stage.write(
+        """
+        @app.task(queue="q", result=True)
+        def thread():
+            return work()
+
+        @app.task(queue="q", name="async", result=True)
+        async def coroutine():
+            say("begins", os.getpid())
+            await passed("gate")
+            say("ends", os.getpid())
+            return os.getpid()
+
+        def work():
+            say("begins", os.getpid())
+            waits("gate")
+            say("ends", os.getpid())
+            return os.getpid()
+        """
+    )
+    first = stage.worker("--lease", str(LEASE))
+    message_id = stage.enqueue(kind)
+    stage.heard(f"begins {first.pid}")
+    lose(first)
+    second = stage.worker("--lease", str(LEASE))
+    stage.heard(f"begins {second.pid}")
+    stage.open("gate")
+    stage.heard(f"ends {second.pid}")
+    eventually(lambda: stage.state(kind, message_id) == "done", "it is done")
+    first.signal(signal.SIGCONT)
+    first.says("lost")
+    assert first.stop() == 0
+    assert second.stop() == 0
+    found = stage.details(kind, message_id)
+    assert found is not None
+    assert (found.state, found.result, found.delivery_attempts) == ("done", second.pid, 2)
+
+
+def test_the_handler_of_a_stopped_worker_is_cancelled_while_another_one_runs(stage: Stage) -> None:
+    stage.write(
+        """
+        @app.task(queue="q")
+        async def coroutine():
+            say("begins", os.getpid())
+            try:
+                await passed("gate")
+            except asyncio.CancelledError:
+                say("cancelled", os.getpid())
+                raise
+            say("ends", os.getpid())
+
+        @app.task(queue="q", max_attempts=3)
+        def thread(context: TaskContext):
+            say("runs", os.getpid())
+            while not (HERE / "gate").exists():
+                if context.cancelled.wait(0.02):
+                    say("told", os.getpid())
+                    raise ValueError("this error is nobody's")
+            say("returns", os.getpid())
+        """
+    )
+    first = stage.worker("--lease", str(LEASE))
+    ids = {name: stage.enqueue(name) for name in ("coroutine", "thread")}
+    stage.heard(f"begins {first.pid}", f"runs {first.pid}")
+    lose(first)
+    second = stage.worker("--lease", str(LEASE))
+    stage.heard(f"begins {second.pid}", f"runs {second.pid}")
+    first.signal(signal.SIGCONT)
+    stage.heard(f"cancelled {first.pid}", f"told {first.pid}", seconds=LEASE + SLACK)
+    first.says("the lease was lost")
+    for name, message_id in ids.items():
+        found = stage.details(name, message_id)
+        assert found is not None
+        assert (found.state, found.delivery_attempts, found.errors) == ("active", 2, ())
+    stage.open("gate")
+    stage.heard(f"ends {second.pid}", f"returns {second.pid}")
+    assert first.stop() == 0
+    assert second.stop() == 0
+    assert len(stage.said) == 8
+    assert "lost" not in second.log
+
+
+def test_a_worker_that_gets_its_own_lost_tasks_back_runs_each_to_its_end(stage: Stage, sql18: Any) -> None:
+    stage.write(HOLD)
+    worker = stage.worker("--lease", "1")
+    ids = [stage.enqueue("hold", f"gate{number}") for number in range(3)]
+    eventually(lambda: len(stage.said) == 3, "all have begun")
+    lose(worker, lease=1)
+    # What is lost is swept back into the queue, so that the worker finds it there.
+    sql18.execute("select * from penstock.maintain()")
+    worker.signal(signal.SIGCONT)
+    stage.enqueue("hold", "gate0")
+    time.sleep(1)
+    for number in range(3):
+        stage.open(f"gate{number}")
+    for message_id in ids:
+        eventually(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
+    eventually(lambda: one(sql18, "select count(*) from penstock.active") == 0, "nothing is held")
+    ends = [line.split()[1] for line in stage.said if line.startswith("ends")]
+    assert sorted(ends) == ["gate0", "gate0", "gate1", "gate2"], "whichever began again, one of them has ended"
+    assert worker.stop() == 0
+
+
+def test_what_was_lost_while_it_waited_for_a_place_does_not_begin(stage: Stage) -> None:
+    stage.write(
+        """
+        @app.task(queue="q", concurrency=1)
+        async def one_by_one(number: int):
+            say("begins", number, os.getpid())
+            await passed("gate")
+
+        @app.task(queue="q")
+        async def other():
+            pass
+        """
+    )
+    first = stage.worker("--lease", str(LEASE))
+    ids = [stage.enqueue("one_by_one", number) for number in range(2)]
+    stage.heard(f"begins 0 {first.pid}")
+    eventually(lambda: stage.state("one_by_one", ids[1]) == "active", "it is claimed, and waits")
+    lose(first)
+    second = stage.worker("--lease", str(LEASE))
+    stage.heard(f"begins 0 {second.pid}")
+    eventually(
+        lambda: all((stage.details("one_by_one", i) or _gone()).delivery_attempts >= 2 for i in ids), "claimed"
+    )
+    first.signal(signal.SIGCONT)
+    first.says("the lease was lost")
+    stage.open("gate")
+    for message_id in ids:
+        eventually(lambda number=message_id: stage.state("one_by_one", number) in (None, "done"), "it is done")
+    assert first.stop() == 0
+    assert second.stop() == 0
+    assert f"begins 1 {first.pid}" not in stage.said
+
+
+def _gone() -> Any:
+    raise AssertionError("the message is gone")
+
+
+def test_leases_are_kept_for_handlers_that_take_longer(stage: Stage, sql18: psycopg.Connection[Any]) -> None:
+    """One pulse for all of them: with a hundred handlers as many statements as with one."""
+    stage.write(HOLD)
+    first = stage.worker("--lease", str(LEASE))
+    handles = stage.app.tasks["hold"].enqueue_many([("gate",)] * 100)
+    eventually(lambda: len(stage.said) == 100, "all have begun")
+    second = stage.worker("--lease", str(LEASE))
+    sql18.execute("create extension if not exists pg_stat_statements") if False else None
+    time.sleep(2.5 * LEASE)
+    for handle in handles:
+        found = handle.details()
+        assert found is not None
+        assert (found.state, found.delivery_attempts) == ("active", 1)
+    stage.open("gate")
+    eventually(lambda: len(stage.said) == 200, "all have ended")
+    assert second.stop() == 0
+    assert first.stop() == 0
+    assert {line.split()[2] for line in stage.said} == {str(first.pid)}
+    assert len(stage.said) == 200
