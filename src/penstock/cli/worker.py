@@ -9,6 +9,7 @@ import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -52,7 +53,7 @@ __all__ = ["worker"]
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-def worker(
+def worker(  # noqa: PLR0917 - one for each option
     app: str,
     queues: tuple[str, ...],
     concurrency: int,
@@ -114,13 +115,13 @@ def find_app(reference: str) -> App:
     module_name, _, name = reference.partition(":")
     if not module_name:
         raise click.UsageError(f"APP is module:name, not {reference!r}")
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as exc:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
             raise
-        raise click.UsageError(f"there is no module {exc.name!r} here: {os.getcwd()}") from None
+        raise click.UsageError(f"there is no module {exc.name!r} here: {Path.cwd()}") from None
     if name:
         found = getattr(module, name, None)
         if not isinstance(found, App):

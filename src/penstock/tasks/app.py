@@ -105,14 +105,15 @@ class App:
     def task(self, *function: Any, **options: Any) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5)`.
 
-        name: the function's, unless given. queue: "default", unless given; a task with concurrency, max_active
-        or result gets a queue of its own, named after it. max_attempts: with 1, the first error ends it.
-        attempt_timeout: how long one attempt may take. retry_delays: after an attempt that failed; one for all,
-        one for each (the last one for all that follow), or penstock.Exponential(). ttl: how long after it was
-        enqueued it is given up; not given, what all attempts and delays come to, if attempt_timeout is given.
-        concurrency: how many of it one worker runs at once. max_active: how many all workers run at once.
-        priority: penstock.URGENT to LOW. tenant: whose it is, or a function of the arguments. unique: refuse a
-        second one while the first is not finished; by all arguments (True), by those named, or by a function.
+        name: the function's, unless given. queue: "default", unless given; a task with concurrency,
+        max_active or result gets a queue of its own, named after it. max_attempts: with 1, the first error
+        ends it. attempt_timeout: how long one attempt may take. retry_delays: after an attempt that failed;
+        one for all, one for each (the last one for all that follow), or penstock.Exponential(). ttl: how long
+        after it was enqueued it is given up; not given, what all attempts and delays come to, if
+        attempt_timeout is given. concurrency: how many of it one worker runs at once. max_active: how many
+        all workers run at once. priority: penstock.URGENT to LOW. tenant: whose it is, or a function of the
+        arguments. unique: refuse a second one while the first is not finished; by all arguments (True), by
+        those named, or by a function of the arguments.
         result: keep what it returns, for a day (True) or as long as given. process: run it in a process of
         its own, for work that keeps the processor busy.
         """
@@ -274,7 +275,8 @@ class App:
     ) -> GroupHandle:
         """Enqueue tasks together, and `callback` when all of them are done; all or nothing.
 
-        A callback with a parameter `results` gets what they returned, in order. using: somebody's transaction.
+        A callback with a parameter `results` gets what they returned, in order. using: somebody's own
+        transaction.
         """
         calls = list(calls)
         api = self.client if using is None else using if isinstance(using, Api) else self.client.using(using)

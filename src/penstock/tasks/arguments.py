@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.errors import InvalidArgument, PayloadInvalid
-from penstock.payloads import Json, codec_of, is_pydantic
+from penstock.payloads import Json, Stored, codec_of, is_pydantic, load_json
 
 from .context import TaskContext
 
@@ -83,7 +83,7 @@ class Arguments:
             return get_type_hints(self._function, include_extras=True)
         except NameError as exc:
             raise InvalidArgument(
-                f"an annotation of task {self._task_name!r} names {exc.name!r}, which its module does not know",
+                f"an annotation of task {self._task_name!r} names {exc.name!r}, unknown to its module",
                 hint="import it in the module, not under TYPE_CHECKING only",
             ) from exc
 
@@ -100,6 +100,11 @@ class Arguments:
             for name, parameter in self._parameters.items()
             if name != self.context_name and parameter.kind is not parameter.VAR_KEYWORD
         )
+
+    @cached_property
+    def _positional_only(self) -> tuple[str, ...]:
+        only = inspect.Parameter.POSITIONAL_ONLY
+        return tuple(name for name, parameter in self._parameters.items() if parameter.kind is only)
 
     @cached_property
     def _positional(self) -> tuple[str, ...]:
@@ -190,13 +195,30 @@ class Arguments:
 
     # When it is run
 
+    @cached_property
+    def _decoder(self) -> msgspec.json.Decoder[Any]:
+        return msgspec.json.Decoder(self._model, dec_hook=_decode_model)
+
+    def decode_stored(self, stored: Stored) -> dict[str, Any]:
+        """The arguments to call the handler with, from a payload as it was stored: in one go, mostly."""
+        if isinstance(stored, bytes):
+            return self.decode(stored)
+        if not self.takes_any:
+            try:
+                found = self._decoder.decode(stored)
+            except (ValueError, TypeError):
+                pass  # what is wrong is told below
+            else:
+                return {name: value for name in self.names if (value := getattr(found, name)) is not _MISSING}
+        return self.decode(load_json(stored))
+
     def decode(self, plain: Json) -> dict[str, Any]:
         """The arguments to call the handler with, from a payload."""
         if not plain and not self._required and plain == {}:
             return {}
         if not isinstance(plain, dict):
             raise PayloadInvalid(
-                f"the payload of task {self._task_name!r} must be an object of its arguments, not {_shown(plain)}"
+                f"the payload of task {self._task_name!r} must be an object of arguments, not {_shown(plain)}"
             )
         try:
             found = from_plain(plain, self._model)
@@ -217,11 +239,9 @@ class Arguments:
         """Call the handler."""
         if self.context_name is not None:
             arguments[self.context_name] = context
-        positional = [
-            arguments.pop(name, parameter.default)
-            for name, parameter in self._parameters.items()
-            if parameter.kind is parameter.POSITIONAL_ONLY
-        ]
+        if not self._positional_only:
+            return self._function(**arguments)
+        positional = [arguments.pop(name, self._parameters[name].default) for name in self._positional_only]
         return self._function(*positional, **arguments)
 
     @property

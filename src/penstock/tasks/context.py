@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, fields
@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
 __all__ = ["TaskContext", "TaskMessage", "current_context"]
 
-_current: ContextVar[TaskContext | None] = ContextVar("penstock_context", default=None)
+# The context of a run, or what makes it when it is asked for.
+_current: ContextVar[TaskContext | Callable[[], TaskContext] | None] = ContextVar(
+    "penstock_context", default=None
+)
 
 
 def current_context() -> TaskContext | None:
     """The context of the task that runs here, if one does."""
-    return _current.get()
+    found = _current.get()
+    return found if found is None or isinstance(found, TaskContext) else found()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,9 @@ class TaskMessage:
 class TaskContext:
     """One attempt to run a task.
 
-    attempt: 1 for the first. max_attempts: how many there may be. headers: of the message. cancelled: set when
-    the attempt is over while the handler still runs (its time is up, its lease is lost, the worker stops);
-    an async handler is cancelled then, one in a thread has to look.
+    attempt: 1 for the first. max_attempts: how many there may be. headers: of the message. cancelled: set
+    when the attempt is over while the handler still runs (its time is up, its lease is lost, the worker
+    stops); an async handler is cancelled then, one in a thread has to look.
     """
 
     task_name: str
@@ -63,7 +67,13 @@ class TaskContext:
     tenant: str | None
     published_at: datetime
     headers: dict[str, Any]
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    _cancelled: threading.Event | None = field(default=None, init=False)
+
+    @property
+    def cancelled(self) -> threading.Event:
+        if self._cancelled is None:
+            self._cancelled = threading.Event()
+        return self._cancelled
 
     @property
     def is_last_attempt(self) -> bool:
@@ -74,21 +84,26 @@ class TaskContext:
         """The message as it is stored."""
         raise _elsewhere("message")
 
-    def extend(self, extension: Duration) -> None:
+    def extend(self, extension: Duration) -> None:  # noqa: ARG002
         """Give this attempt so much more time than its attempt_timeout. Its lease is kept anyway."""
         raise _elsewhere("extend()")
 
     def transaction(
-        self, *, result: object = None
+        self,
+        *,
+        result: object = None,  # noqa: ARG002
     ) -> AbstractContextManager[Transaction[psycopg.Connection[Any]]]:
         """A transaction in which the task ends: what is done in it takes effect with the ack, or not at all.
 
-        For handlers in threads; in coroutines: transaction_async(). result: kept with the task, if it keeps one.
+        For handlers in threads; in coroutines: transaction_async(). result: kept with the task, if it keeps
+        one.
         """
         raise _elsewhere("transaction()")
 
     def transaction_async(
-        self, *, result: object = None
+        self,
+        *,
+        result: object = None,  # noqa: ARG002
     ) -> AbstractAsyncContextManager[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
         """A transaction in which the task ends. See transaction()."""
         raise _elsewhere("transaction_async()")
@@ -100,11 +115,7 @@ class TaskContext:
 
     def fields(self) -> dict[str, Any]:
         """All that is known, to make another one of in another process."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(TaskContext)
-            if field.name != "cancelled"
-        }
+        return {field.name: getattr(self, field.name) for field in fields(TaskContext) if field.init}
 
     def facts(self) -> dict[str, Any]:
         return {

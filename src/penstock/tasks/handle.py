@@ -24,7 +24,7 @@ __all__ = ["GroupHandle", "Handle", "TaskFailed"]
 R_co = TypeVar("R_co", covariant=True)
 
 
-class TaskFailed(PenstockError):
+class TaskFailed(PenstockError):  # noqa: N818
     """The task has failed for good: it is among the dead letters."""
 
     def __init__(self, message: str, details: MessageDetails) -> None:

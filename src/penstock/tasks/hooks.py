@@ -27,7 +27,7 @@ class EnqueueCall:
 
 
 class Middleware:
-    """Override what you need. Both hooks return a context manager: a block around enqueueing, or around a run.
+    """Override what you need. A hook returns a context manager: a block around enqueueing, or a run.
 
     An exception of the handler goes through the block of run(), outcomes (Retry, Reject, Snooze) included.
     Both are entered in the context (see contextvars) in which the handler runs, or the caller is.

@@ -132,8 +132,8 @@ class Task(Generic[P, R]):
     ) -> BoundTask[P, R]:
         """The task with options for what is enqueued: not before `delay`, with another priority, and so on.
 
-        ttl: counted from now; where it is computed, from when the task is due. dedup_key: refuses a second one
-        while the first is not finished, and its id comes back.
+        ttl: counted from now; where it is computed, from when the task is due. dedup_key: refuses a second
+        one while the first is not finished, and its id comes back.
         """
         return BoundTask(self, CallOptions(), None).options(
             delay=delay,
@@ -201,7 +201,7 @@ class BoundTask(Generic[P, R]):
         except TypeError:
             unknown = sorted(given.keys() - set(CallOptions.__slots__))
             raise InvalidArgument(
-                f"there is no option {', '.join(map(repr, unknown))}: there are {', '.join(CallOptions.__slots__)}"
+                f"there is no option {unknown[0]!r}: there are {', '.join(CallOptions.__slots__)}"
             ) from None
         headers = options.headers
         if headers is not None and not isinstance(headers, Mapping):

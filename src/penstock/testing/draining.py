@@ -192,7 +192,16 @@ class Part:
         leases = Leases(client, LEASE_SECONDS, "penstock.testing")
         leases.executor = self.executor
         names = tuple(needs.name for needs in app.queues)
-        self._fetcher = Fetcher(app, client, client, self.executor, self.settler, leases, names, lambda: None)
+        self._fetcher = Fetcher(
+            app=app,
+            client=client,
+            claims=client,
+            executor=self.executor,
+            settler=self.settler,
+            leases=leases,
+            queue_names=names,
+            declare=lambda: None,
+        )
         self.token = leases.token
 
     def _settled(self, runs: list[Run]) -> None:

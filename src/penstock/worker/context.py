@@ -22,7 +22,14 @@ from penstock.values import Duration, interval
 
 from .run import Run
 
-__all__ = ["WorkerContext"]
+__all__ = ["WorkerContext", "context_of"]
+
+
+def context_of(run: Run) -> WorkerContext:
+    """The context of a run."""
+    context = run()
+    assert isinstance(context, WorkerContext)
+    return context
 
 
 @dataclass(eq=False, slots=True)
@@ -33,7 +40,7 @@ class WorkerContext(TaskContext):
     _app: App = None  # type: ignore[assignment]
 
     @classmethod
-    def of(cls, run: Run, app: App) -> WorkerContext:
+    def of(cls, run: Run) -> WorkerContext:
         claimed = run.claimed
         return cls(
             task_name=run.task.name,
@@ -46,7 +53,7 @@ class WorkerContext(TaskContext):
             published_at=run.published_at,
             headers=dict(run.headers),
             _run=run,
-            _app=app,
+            _app=run.task.app,
         )
 
     @property

@@ -19,6 +19,7 @@ from penstock.payloads import load_json
 from penstock.tasks.app import App
 from penstock.values import Backoff
 
+from .context import WorkerContext
 from .executor import Executor
 from .leases import Leases
 from .run import Run
@@ -76,6 +77,7 @@ class Fetcher:
 
     def __init__(
         self,
+        *,
         app: App,
         client: AsyncClient,
         claims: AsyncClient,
@@ -223,7 +225,7 @@ class Fetcher:
                 self._leave_alone(row, headers)
                 continue
             limit = row.attempts_limit or task.policy.max_attempts
-            run = Run(task, row, headers, limit)
+            run = Run(task, row, headers, limit, WorkerContext.of)
             if row.attempt > limit + LOST_DELIVERIES:
                 self._settler.failed(run, 0, "given up: its workers were lost, over and over")
                 continue

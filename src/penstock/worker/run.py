@@ -30,6 +30,7 @@ class Run:
     claimed: Claimed
     headers: dict[str, Any]
     max_attempts: int
+    make_context: Callable[[Run], TaskContext]
     context: TaskContext | None = None
     job: asyncio.Task[None] | None = None
     thread: asyncio.Future[Any] | None = None
@@ -66,6 +67,12 @@ class Run:
     @property
     def published_at(self) -> datetime:
         return EPOCH + timedelta(microseconds=self.claimed.published_at)
+
+    def __call__(self) -> TaskContext:
+        """The context, made when it is first asked for: most handlers never do."""
+        if self.context is None:
+            self.context = self.make_context(self)
+        return self.context
 
     def interrupt(self, why: Interruption) -> None:
         """End it: a coroutine is cancelled, a thread is told. What has not begun will not."""

@@ -181,17 +181,17 @@ class Worker:
         )
         leases.executor = executor
         fetcher = Fetcher(
-            app,
-            client,
-            claims,
-            executor,
-            settler,
-            leases,
-            self._queue_names,
-            lambda: self._declare(client),
+            app=app,
+            client=client,
+            claims=claims,
+            executor=executor,
+            settler=settler,
+            leases=leases,
+            queue_names=self._queue_names,
+            declare=lambda: self._declare(client),
         )
         self._fetcher = fetcher
-        executor.on_room = fetcher.ring
+        executor.on_room = self._on_room
         settler.on_delay = fetcher.come_back
         registry = Registry(app, client, executor, leases, self._queue_names)
         maintainer = AsyncMaintainer(lambda: client._attempt(calls.maintain()))
@@ -252,26 +252,26 @@ class Worker:
         executor.release_waiting()
         deadline = now() + self._grace
         while executor.running and self._stopping != "abort" and now() < deadline:
-            await self._a_moment(executor, deadline - now())
+            await self._a_moment(deadline - now())
         if executor.running:
             logger.warning("%d tasks did not end in time, and are given back", len(executor.running))
             executor.interrupt_all()
-            jobs = {run.job for run in executor.running if run.job is not None}
-            await asyncio.wait(jobs, timeout=LAST_WORDS_SECONDS)
+            deadline = now() + LAST_WORDS_SECONDS
+            while executor.running and now() < deadline:
+                await self._a_moment(deadline - now())
         if not await settler.drained(LAST_WORDS_SECONDS):
             logger.warning("the end of some tasks could not be recorded: they will run again")
 
-    async def _a_moment(self, executor: Executor, patience: float) -> None:
+    async def _a_moment(self, patience: float) -> None:
         """Until a task ends, or stop() is called again."""
         self._stop.clear()
-        if self._stopping == "abort":
-            return
-        stop = asyncio.ensure_future(self._stop.wait())
-        jobs = {run.job for run in executor.running if run.job is not None}
-        try:
-            await asyncio.wait({stop, *jobs}, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stop.cancel()
+        await _unless(self._stop, patience)
+
+    def _on_room(self) -> None:
+        """A task has ended."""
+        self._fetcher.ring()
+        if self._stopping is not None:
+            self._stop.set()
 
     def _loop_of(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(coroutine, name=f"penstock {name}")

@@ -1,0 +1,56 @@
+"""What is said of a run that failed: in the log, and in the history of its message."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import traceback
+from pathlib import Path
+from types import TracebackType
+
+from penstock._async.message import describe
+from penstock.tasks.outcomes import Reject, Retry
+
+from .run import Run
+
+__all__ = ["error_text", "log_failure", "own_frames_off"]
+
+# Of handlers, apart from what the worker says of itself.
+logger = logging.getLogger("penstock.worker.runs")
+
+# What is kept of a traceback.
+MOST_ERROR_CHARACTERS = 8000
+# Frames of these are ours, and tell a user nothing.
+OWN_FOLDERS = (str(Path(__file__).parent.parent), str(Path(concurrent.futures.__file__).parent))
+
+
+def own_frames_off(found: TracebackType | None) -> TracebackType | None:
+    """The traceback from the handler on; all of it where it never came to one."""
+    first = found
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(OWN_FOLDERS):
+        first = first.tb_next
+    return first or found
+
+
+def error_text(exc: BaseException) -> str:
+    """An error for the history of a message: in a line, and with its traceback."""
+    lines = "".join(traceback.format_exception(exc))
+    text = f"{describe(exc)}\n{lines}"
+    if len(text) <= MOST_ERROR_CHARACTERS:
+        return text
+    half = MOST_ERROR_CHARACTERS // 2
+    return f"{text[:half]}\n...\n{text[-half:]}"
+
+
+def log_failure(run: Run, exc: BaseException) -> None:
+    extra = {} if run.context is None else run.context.facts()
+    if isinstance(exc, Retry):
+        logger.info("to be tried again (%s): %s", exc, run, extra=extra)
+    elif isinstance(exc, Reject):
+        logger.error("rejected (%s): %s", exc.reason, run, extra=extra)
+    elif run.is_settled:
+        logger.error("failed after it was acked: %s", run, exc_info=exc, extra=extra)
+    elif run.attempt >= run.max_attempts:
+        logger.error("failed, no attempts left: %s", run, exc_info=exc, extra=extra)
+    else:
+        logger.warning("failed: %s", run, exc_info=exc, extra=extra)
