@@ -6,9 +6,12 @@ database of its own.
 """
 
 import itertools
+import os
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
@@ -27,9 +30,19 @@ SETTINGS = {
 }
 
 
+ROOM_BYTES = 8 * 2**30
+
 # Who runs the tests in the background of a script has them ignore Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def in_memory() -> Path | None:
+    """A folder in memory, where there is one with room: a database for each test is a lot of files."""
+    memory = Path("/dev/shm")  # noqa: S108
+    if not memory.is_dir() or not os.access(memory, os.W_OK):
+        return None
+    return memory if shutil.disk_usage(memory).free >= ROOM_BYTES else None
 
 
 class Connect(Protocol):
@@ -50,7 +63,9 @@ class Servers:
     def get(self, major: int) -> Server:
         if major not in self._started:
             binaries = find_binaries(major=major)
-            server = self._stack.enter_context(throwaway(settings=SETTINGS, binaries=binaries))
+            server = self._stack.enter_context(
+                throwaway(settings=SETTINGS, binaries=binaries, directory=in_memory())
+            )
             self._started[major] = server
         return self._started[major]
 

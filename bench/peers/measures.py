@@ -76,24 +76,26 @@ def _rate(lines: list[Line], count: int) -> float:
 
 
 def drain(contestant: Contestant, dsn: str, tasks: int, limit: float) -> tuple[int, float]:
-    """How many were drained, and how many a second: from the begin of the first to the last one's settlement."""
+    """How many were drained, and how many a second: from the begin of the first to the last one's settlement.
+
+    What is not drained within the limit is not waited for.
+    """
     with Program(contestant, dsn, "work", expected=tasks) as worker, watching(dsn) as connection:
-        first = last = None
+        begun = next(worker.lines(), None)
+        if begun is None:
+            raise PeerFailed(f"{contestant.title} did not begin to drain:\n{worker.output()}")
+        first = count, at = begun.figures
         for line in worker.lines(limit):
             count, at = line.figures
-            first = first or (count, at)
-            last = (count, at)
             if count >= tasks:
                 at = wait_until_settled(connection, contestant)
                 return tasks, tasks / (at - first[1])
-        if first is None or last is None or last == first:
-            raise PeerFailed(f"{contestant.title} did not begin to drain:\n{worker.output()}")
-        return int(last[0]), (last[0] - first[0]) / (last[1] - first[1])
+        if count == first[0]:  # a single one, and then nothing for all the time
+            return int(count), count / limit
+        return int(count), (count - first[0]) / (at - first[1])
 
 
-def paced(
-    contestant: Contestant, dsn: str, amounts: Amounts
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def paced(contestant: Contestant, dsn: str, amounts: Amounts) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """How long each task waits for an idle worker, in milliseconds: since its commit, and since its call."""
     begun: dict[int, float] = {}
     _run(contestant, dsn, "enqueue-one", 1)

@@ -12,9 +12,6 @@ import penstock
 from bench.peers import program
 from penstock.schema import install
 
-CONCURRENCY = 1000
-"""Places of the worker: as many as the other contestants have."""
-
 app = penstock.App(os.environ.get("BENCH_DSN"))
 _run = program.Tally().run if "BENCH_EXPECTED" in os.environ else lambda number: None
 

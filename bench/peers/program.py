@@ -68,7 +68,9 @@ class Tally:
         self.count += 1
         if self.count >= self._next:
             self._report.tell("handled", self.count, clock())
-            self._next = min(self._expected, self.count + self._step) if self.count < self._expected else 1 << 62
+            self._next = (
+                min(self._expected, self.count + self._step) if self.count < self._expected else 1 << 62
+            )
 
 
 async def enqueue_one_by_one(peer: Peer, count: int) -> None:

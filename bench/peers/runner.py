@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from bench.peers import environments
 from bench.peers.roster import Contestant
 
 PATIENCE_SECONDS = 60.0
+PLACES = 1000
+"""Of our worker: as many as the other contestants have."""
 POLL_SECONDS = 0.002
 STOP_SECONDS = 5.0
 
@@ -44,8 +47,14 @@ class Program:
         self._contestant = contestant
         self._pipe, theirs = os.pipe()
         self._rest = b""
+        self._told: deque[Line] = deque()
         self._output: IO[bytes] = TemporaryFile()
-        environment = {**os.environ, "BENCH_DSN": dsn, "BENCH_PIPE": str(theirs), "BENCH_EXPECTED": str(expected)}
+        environment = {
+            **os.environ,
+            "BENCH_DSN": dsn,
+            "BENCH_PIPE": str(theirs),
+            "BENCH_EXPECTED": str(expected),
+        }
         self._process = subprocess.Popen(
             self._command(verb, figures),
             cwd=environments.ROOT,
@@ -59,8 +68,17 @@ class Program:
     def _command(self, verb: str, figures: tuple[float, ...]) -> list[str]:
         python = str(environments.python(self._contestant))
         if self._contestant.is_ours and verb == "work":
-            places = os.environ.get("BENCH_PLACES", "1000")
-            return [python, "-m", "penstock.cli", "worker", "bench.peers.penstock:app", "--log-level", "warning", "-c", places]
+            return [
+                python,
+                "-m",
+                "penstock.cli",
+                "worker",
+                "bench.peers.penstock:app",
+                "--log-level",
+                "warning",
+                "-c",
+                str(PLACES),
+            ]
         return [python, "-m", f"bench.peers.{self._contestant.name}", verb, *map(str, figures)]
 
     def __enter__(self) -> Self:
@@ -74,10 +92,12 @@ class Program:
         self._output.close()
 
     def lines(self, patience: float = PATIENCE_SECONDS) -> Iterator[Line]:
-        """The lines it tells, until it ends or tells nothing more within that time."""
+        """The lines it tells, until it ends or the time is over; those not taken are there the next time."""
         deadline = time.monotonic() + patience
-        while (left := deadline - time.monotonic()) > 0:
-            if not select.select((self._pipe,), (), (), left)[0]:
+        while True:
+            while self._told:
+                yield self._told.popleft()
+            if not select.select((self._pipe,), (), (), max(0.0, deadline - time.monotonic()))[0]:
                 return
             block = os.read(self._pipe, 65536)
             if not block:
@@ -86,7 +106,7 @@ class Program:
             *whole, self._rest = (self._rest + block).split(b"\n")
             for line in whole:
                 what, *figures = line.decode().split()
-                yield Line(what, tuple(map(float, figures)))
+                self._told.append(Line(what, tuple(map(float, figures))))
 
     def finish(self) -> list[Line]:
         """Everything it tells; it has to end, and well."""

@@ -14,7 +14,7 @@ from penstock.tasks.context import TaskContext
 __all__ = ["call_of", "context_of", "entered", "run"]
 
 
-def context_of(**given: Any) -> TaskContext:
+def context_of(*, called_off: bool = False, **given: Any) -> TaskContext:
     """The first of three attempts at message 17, published three seconds ago, unless given."""
     facts: dict[str, Any] = {
         "task_name": "send_mail",
@@ -27,7 +27,10 @@ def context_of(**given: Any) -> TaskContext:
         "published_at": datetime.now(UTC) - timedelta(seconds=3),
         "headers": {"task": "send_mail"},
     }
-    return TaskContext(**facts | given)
+    context = TaskContext(**facts | given)
+    if called_off:
+        context.cancelled.set()
+    return context
 
 
 def call_of(*, count: Any = 1, **headers: Any) -> EnqueueCall:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 from penstock.errors import LeaseLost
@@ -16,8 +15,6 @@ class Shipwreck(Exception):  # noqa: N818
     """An error of a handler."""
 
 
-CANCELLED = threading.Event()
-CANCELLED.set()
 LAST: dict[str, Any] = {"attempt": 3}
 
 # How it ended, what the handler raised, what is special about the context.
@@ -31,8 +28,8 @@ OUTCOMES: list[tuple[str, BaseException | None, dict[str, Any]]] = [
     ("rejected", Reject("no such address"), {}),
     ("snoozed", Snooze(60), {}),
     ("snoozed", Snooze(60), LAST),
-    ("cancelled", asyncio.CancelledError(), {"cancelled": CANCELLED}),
-    ("cancelled", None, {"cancelled": CANCELLED}),
+    ("cancelled", asyncio.CancelledError(), {"called_off": True}),
+    ("cancelled", None, {"called_off": True}),
     ("cancelled", LeaseLost(), {}),
     # By itself: nobody has called it off.
     ("failed", asyncio.CancelledError(), {}),

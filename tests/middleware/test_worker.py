@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 import time
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import penstock
 from penstock.middleware.logging import LoggingMiddleware, TaskFilter
 from penstock.middleware.metrics import MetricsMiddleware
+from penstock.tasks.context import current_context
 
 from .collecting import Collector
 from .outcomes import Shipwreck
@@ -213,3 +215,37 @@ async def test_the_start_and_the_end_are_logged(
     assert told[0].getMessage() == f"nap[{handle.id}] started, attempt 1 of 1"
     assert told[1].getMessage().startswith(f"nap[{handle.id}] done in 0.")
     assert told[1].__dict__["seconds"] >= 0.05
+
+
+LEFT: ContextVar[int | None] = ContextVar("left", default=None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_run_leaves_in_its_context_is_gone(
+    kind: str, database18: str, collector: Collector
+) -> None:
+    """A span that a handler forgot to end, or a scope, is not the next one's."""
+    app = app_of(database18, collector)
+    found = list[int | None]()
+
+    def body(context: penstock.TaskContext) -> None:
+        found.append(LEFT.get())
+        LEFT.set(context.message_id)
+        assert current_context() is context
+
+    task = app.task(name="careless")(as_kind(kind, body))
+    async with working(app, concurrency=1, threads=1):
+        await task.enqueue_many_async([{}] * 10)
+        await until(lambda: len(collector.observed) == 10)
+    assert [outcome for _, outcome, _ in collector.observed] == ["done"] * 10
+    assert found == [None] * 10
+    assert current_context() is None
+
+
+async def test_a_result_that_cannot_be_stored_is_not_done(database18: str, collector: Collector) -> None:
+    app = app_of(database18, collector)
+    task = app.task(name="odd", result=True)(as_kind("async", lambda context: context))
+    async with working(app):
+        await task.enqueue_async()
+        await until(lambda: collector.observed)
+    assert [outcome for _, outcome, _ in collector.observed] == ["rejected"]

@@ -194,10 +194,10 @@ class Queue:
         """The end of an attempt that failed."""
         message.fail(at, error)
         most = message.limit if message.limit is not None else (self.settings.max_delivery_attempts or None)
-        if message.over(at):
-            self.bury(message, at, "expired")
-        elif most is not None and message.attempts >= most:
+        if most is not None and message.attempts >= most:
             self.bury(message, at, "no_attempts_left")
+        elif message.over(at):
+            self.bury(message, at, "expired")
         else:
             delays = self.settings.retry_delays
             delay = delays[min(message.attempts, len(delays)) - 1] if delay is None else delay

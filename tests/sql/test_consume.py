@@ -40,6 +40,7 @@ def test_a_claim_returns_the_message_and_its_lease(engine: Engine) -> None:
         "published_at": published_at,
         "priority": 1,
         "tenant": "acme",
+        "attempts_limit": None,
     }
     row = engine.message("q", message_id)
     assert (row.state, row.consumer_token, row.vt) == ("active", "worker 1", vt)

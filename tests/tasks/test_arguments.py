@@ -67,14 +67,14 @@ def test_typed_arguments_come_back_through_the_database(shared: App) -> None:
         assert task.arguments.decode(details.payload) == {"value": value}
 
 
-def test_a_moment_with_an_odd_offset_stays_that_moment() -> None:
+def test_a_moment_stays_that_moment_or_is_refused() -> None:
     arguments = arguments_of(datetime)
-    for value in (
-        datetime(1800, 1, 1, tzinfo=kinds.RIGA),
-        datetime(2026, 10, 25, 3, 30, fold=1, tzinfo=kinds.RIGA),
-    ):
-        back = there_and_back(arguments, value)["value"]
-        assert back.astimezone(UTC) == value.astimezone(UTC)
+    autumn = datetime(2026, 10, 25, 3, 30, fold=1, tzinfo=kinds.RIGA)
+    assert there_and_back(arguments, autumn)["value"].astimezone(UTC) == autumn.astimezone(UTC)
+    odd = datetime(1800, 1, 1, tzinfo=kinds.RIGA)
+    assert odd.utcoffset() == timedelta(hours=1, minutes=36, seconds=34)
+    with pytest.raises(InvalidArgument, match="value"):
+        there_and_back(arguments, odd)
 
 
 @pytest.mark.parametrize(("kind", "value"), MISFITS, ids=shown)
@@ -105,13 +105,14 @@ def test_what_a_subclass_has_more_is_not_lost_in_silence() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [datetime(2026, 1, 1), date(2026, 1, 1), b"x", Decimal(1), {1, 2}, {1: 2}, object(), Point(1), ...],
+    [datetime(2026, 1, 1), b"x", Decimal(1), {1}, {1: 2}, object(), Point(1), float("nan"), "a\0"],
+    ids=shown,
 )
-def test_an_untyped_argument_is_what_json_can_hold(unconnected: App, value: object) -> None:
+def test_an_untyped_argument_is_what_json_can_hold(shared: App, value: object) -> None:
     def handler(value, other=None): ...  # type: ignore[no-untyped-def]
 
-    task = unconnected.task(name="a task")(handler)
-    for wrong in (value, [value], {"key": value}, float("nan"), "a\0"):
+    task = shared.task(name="a task", queue="test_arguments")(handler)
+    for wrong in (value, [value], {"key": value}):
         with pytest.raises(InvalidArgument, match=r"(?s)a task.*value"):
             task.enqueue(wrong)
 

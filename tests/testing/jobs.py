@@ -9,6 +9,6 @@ from penstock import App
 app = App()
 
 
-@app.task(process=True)
+@app.task(process=True, result=True)
 def pid_of_handler() -> int:
     return os.getpid()

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def test_everything_runs_in_order_and_what_it_enqueues_too(tester: TaskTester) -
         if number < 3:
             second.enqueue(number * 10)
 
-    @app.task(queue="other")
+    @app.task(queue="other", result=True)
     async def second(number: int) -> int:
         await asyncio.sleep(0)
         seen.append(number)
@@ -104,7 +105,7 @@ def test_retries_come_by_the_clock(tester: TaskTester) -> None:
         ("retried", 3, "attempt 3"),
         ("failed", 4, "attempt 4"),
     ]
-    pauses = [(later - sooner).total_seconds() for sooner, later in zip(times, times[1:], strict=False)]
+    pauses = [(later - sooner).total_seconds() for sooner, later in pairwise(times)]
     assert pauses == [pytest.approx(11, abs=5), pytest.approx(100, abs=5), pytest.approx(100, abs=5)]
     [dead] = tester.dead(flaky)
     assert (dead.reason, dead.attempts) == ("no_attempts_left", 4)
@@ -140,7 +141,7 @@ def test_outcomes_that_a_handler_wants_are_not_raised(tester: TaskTester) -> Non
     app = tester.connect(App())
 
     @app.task(max_attempts=5)
-    async def moody(mood: str, context: TaskContext) -> str:
+    async def moody(context: TaskContext, mood: str) -> str:
         if context.headers.get("calm") or context.attempt > 1:
             return "well"
         if mood == "retry":
@@ -176,7 +177,7 @@ def test_a_group_ends_with_its_callback(tester: TaskTester) -> None:
     async def add_up(results: list[int]) -> None:
         sums.append(results)
 
-    app.enqueue_group([square.call(number) for number in (3, 1, 2)], callback=add_up.call())
+    app.enqueue_group([square.call(number) for number in (3, 1, 2)], callback=add_up.call())  # type: ignore[call-arg]
     assert outcomes(tester) == [*[("square", "done")] * 3, ("add_up", "done")]
     assert sums == [[9, 1, 4]]
 
@@ -227,7 +228,7 @@ def test_a_handler_may_end_its_task_in_a_transaction_of_its_own(tester: TaskTest
     app = tester.connect(App())
 
     @app.task
-    def chain(left: int, context: TaskContext) -> None:
+    def chain(context: TaskContext, left: int) -> None:
         with context.transaction() as transaction:
             if left:
                 chain.using(transaction).enqueue(left - 1)
@@ -256,9 +257,7 @@ def test_tasks_without_end_are_noticed(tester: TaskTester) -> None:
         again.enqueue(number + 1)
 
     again.enqueue(0)
-    with pytest.raises(
-        DrainError, match="has run 20 tasks, and there are more; .*<again\\(number=19\\) done>"
-    ):
+    with pytest.raises(DrainError, match=r"has run 20 tasks, .*<again\(number=19\) done>"):
         tester.drain(limit=20)
     tester.assert_enqueued(again, number=20)
     assert len(tester.ran) == 20
@@ -277,7 +276,9 @@ def test_a_handler_that_does_not_end_is_named(tester: TaskTester) -> None:
         thread_may_end.set()
 
     waits.enqueue()
-    with pytest.raises(DrainError, match="took longer than 0.2 s: it still runs task 'waits', message 1 of"):
+    with pytest.raises(
+        DrainError, match=r"took longer than 0\.2 s: it still runs task 'waits', message 1"
+    ):
         tester.drain(timeout=0.2)
     [message] = tester.enqueued(waits)
     assert message.attempts == 0
@@ -394,7 +395,7 @@ def test_handlers_in_processes(tester: TaskTester) -> None:
     jobs.pid_of_handler.enqueue()
     [ran] = tester.drain()
     assert ran.outcome == "done"
-    assert ran.result != os.getpid()
+    assert ran.result not in (None, os.getpid())
 
 
 def test_time_to_live(tester: TaskTester) -> None:
@@ -418,7 +419,8 @@ def test_what_a_lost_worker_held_comes_back(tester: TaskTester) -> None:
     def work() -> None: ...
 
     work.enqueue()
-    [_] = tester.client.consume_messages_batch("default", visibility_timeout=30)
+    lost = tester.client.consume("default", wait=0, visibility_timeout=30)
+    assert next(iter(lost)).attempt == 1
     assert tester.drain() == []
     tester.clock.advance(31)
     assert [(ran.task, ran.attempt) for ran in tester.drain()] == [("work", 2)]
@@ -443,9 +445,9 @@ def test_a_result_that_cannot_be_stored(tester: TaskTester) -> None:
         return object()
 
     work.enqueue()
-    with pytest.raises(Exception, match="its result cannot be stored"):
-        tester.drain()
-    assert tester.ran[-1].outcome == "rejected"
+    [ran] = tester.drain()
+    assert ran.outcome == "rejected"
+    assert "its result cannot be stored" in str(ran.exception)
 
 
 def test_a_failure_of_the_test_inside_a_handler_is_one(tester: TaskTester) -> None:
@@ -530,14 +532,15 @@ def test_periodic_tasks(tester: TaskTester) -> None:
 
 def test_what_makes_no_sense(tester: TaskTester) -> None:
     app = App()
-    for call, message in [
-        (lambda: tester.drain(), "no app is connected to the database of the test"),
+    calls: list[tuple[Callable[[], object], str]] = [
+        (tester.drain, "no app is connected to the database of the test"),
         (lambda: tester.drain(app), "<app of 0 tasks> is not connected"),
         (lambda: tester.connect("app"), "app must be a penstock.App, not 'app'"),  # type: ignore[arg-type]
         (lambda: tester.drain(limit=0), "limit must be at least 1, not 0"),
         (lambda: tester.drain(timeout=-1), "timeout must be 0 to"),
         (lambda: tester.drain(with_scheduled=1), "with_scheduled must be True or False"),  # type: ignore[arg-type]
         (lambda: tester.enqueued(17), "task must be a task of an app, or the name of one, not 17"),  # type: ignore[arg-type]
-    ]:
+    ]
+    for call, message in calls:
         with pytest.raises(InvalidArgument, match=message):
             call()

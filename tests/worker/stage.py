@@ -172,7 +172,15 @@ class Stage:
 
     def heard(self, *lines: str, seconds: float = PATIENCE) -> None:
         """Wait until the handlers have said these."""
-        eventually(lambda: set(lines) <= set(self.said), f"handlers say {lines}: {self.said}", seconds)
+        self.until(lambda: set(lines) <= set(self.said), f"handlers say {lines}", seconds)
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+        """Wait until something is so; if it never is, tell what the handlers and the logs say."""
+        try:
+            eventually(condition, what, seconds)
+        except AssertionError as exc:
+            logs = [f"{process.pid}: {process.log}" for process in self._processes]
+            raise AssertionError("\n".join([str(exc), f"said: {self.said}", *logs])) from None
 
     def open(self, gate: str) -> None:
         """Let handlers pass that wait for a file."""

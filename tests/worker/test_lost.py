@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.embedded.processes import eventually
 from tests.worker.stage import Process, Stage, one
 
 LEASE = 2
@@ -41,11 +40,11 @@ def test_tasks_of_a_killed_worker_run_elsewhere_though_they_have_one_attempt(sta
     stage.write(HOLD)
     first = stage.worker("--lease", str(LEASE))
     ids = [stage.enqueue("hold", f"gate{number}") for number in range(3)]
-    eventually(lambda: len(stage.said) == 3, "all have begun")
+    stage.until(lambda: len(stage.said) == 3, "all have begun")
     second = stage.worker("--lease", str(LEASE))
     first.kill()
     killed_at = time.monotonic()
-    eventually(lambda: len(stage.said) == 6, "all have begun again")
+    stage.until(lambda: len(stage.said) == 6, "all have begun again")
     assert time.monotonic() - killed_at < LEASE + SLACK
     for number, message_id in enumerate(ids):
         assert begun(stage, f"gate{number}") == [first.pid, second.pid]
@@ -54,7 +53,7 @@ def test_tasks_of_a_killed_worker_run_elsewhere_though_they_have_one_attempt(sta
         assert (found.state, found.delivery_attempts) == ("active", 2)
         stage.open(f"gate{number}")
     for message_id in ids:
-        eventually(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
+        stage.until(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
     assert second.stop() == 0
 
 
@@ -70,7 +69,7 @@ def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
     message_id = stage.enqueue("deadly")
     for _ in range(10):
         worker = stage.start("--lease", "1")
-        eventually(lambda one=worker: not one.is_running or stage.state("deadly", message_id) == "dead", "it ends")
+        stage.until(lambda one=worker: not one.is_running or stage.state("deadly", message_id) == "dead", "it ends")
         if worker.is_running:
             break
     assert worker.stop() == 0
@@ -113,7 +112,7 @@ def test_the_late_end_of_a_stopped_worker_changes_nothing(stage: Stage, kind: st
     stage.heard(f"begins {second.pid}")
     stage.open("gate")
     stage.heard(f"ends {second.pid}")
-    eventually(lambda: stage.state(kind, message_id) == "done", "it is done")
+    stage.until(lambda: stage.state(kind, message_id) == "done", "it is done")
     first.signal(signal.SIGCONT)
     first.says("lost")
     assert first.stop() == 0
@@ -174,7 +173,7 @@ def test_a_worker_that_gets_its_own_lost_tasks_back_runs_each_to_its_end(
     stage.write(HOLD)
     worker = stage.worker("--lease", "1")
     ids = [stage.enqueue("hold", f"gate{number}") for number in range(3)]
-    eventually(lambda: len(stage.said) == 3, "all have begun")
+    stage.until(lambda: len(stage.said) == 3, "all have begun")
     lose(worker, lease=1)
     # What is lost is swept back into the queue, so that the worker finds it there.
     sql18.execute("select * from penstock.maintain()")
@@ -184,8 +183,8 @@ def test_a_worker_that_gets_its_own_lost_tasks_back_runs_each_to_its_end(
     for number in range(3):
         stage.open(f"gate{number}")
     for message_id in ids:
-        eventually(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
-    eventually(lambda: one(sql18, "select count(*) from penstock.active") == 0, "nothing is held")
+        stage.until(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
+    stage.until(lambda: one(sql18, "select count(*) from penstock.active") == 0, "nothing is held")
     ends = [line.split()[1] for line in stage.said if line.startswith("ends")]
     assert sorted(ends) == ["gate0", "gate0", "gate1", "gate2"], "whichever began again, one of them has ended"
     assert worker.stop() == 0
@@ -207,18 +206,18 @@ def test_what_was_lost_while_it_waited_for_a_place_does_not_begin(stage: Stage) 
     first = stage.worker("--lease", str(LEASE))
     ids = [stage.enqueue("one_by_one", number) for number in range(2)]
     stage.heard(f"begins 0 {first.pid}")
-    eventually(lambda: stage.state("one_by_one", ids[1]) == "active", "it is claimed, and waits")
+    stage.until(lambda: stage.state("one_by_one", ids[1]) == "active", "it is claimed, and waits")
     lose(first)
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins 0 {second.pid}")
-    eventually(
+    stage.until(
         lambda: all((stage.details("one_by_one", i) or _gone()).delivery_attempts >= 2 for i in ids), "claimed"
     )
     first.signal(signal.SIGCONT)
     first.says("the lease was lost")
     stage.open("gate")
     for message_id in ids:
-        eventually(lambda number=message_id: stage.state("one_by_one", number) in (None, "done"), "it is done")
+        stage.until(lambda number=message_id: stage.state("one_by_one", number) in (None, "done"), "it is done")
     assert first.stop() == 0
     assert second.stop() == 0
     assert f"begins 1 {first.pid}" not in stage.said
@@ -232,7 +231,7 @@ def test_leases_are_kept_for_handlers_that_take_longer(stage: Stage) -> None:
     stage.write(HOLD)
     first = stage.worker("--lease", str(LEASE))
     handles = stage.app.tasks["hold"].enqueue_many([("gate",)] * 100)
-    eventually(lambda: len(stage.said) == 100, "all have begun")
+    stage.until(lambda: len(stage.said) == 100, "all have begun")
     second = stage.worker("--lease", str(LEASE))
     time.sleep(2.5 * LEASE)
     for handle in handles:
@@ -240,7 +239,7 @@ def test_leases_are_kept_for_handlers_that_take_longer(stage: Stage) -> None:
         assert found is not None
         assert (found.state, found.delivery_attempts) == ("active", 1)
     stage.open("gate")
-    eventually(lambda: len(stage.said) == 200, "all have ended")
+    stage.until(lambda: len(stage.said) == 200, "all have ended")
     assert second.stop() == 0
     assert first.stop() == 0
     assert {line.split()[2] for line in stage.said} == {str(first.pid)}

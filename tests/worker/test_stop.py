@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from tests.embedded.processes import eventually
 from tests.worker.stage import PATIENCE, Stage
 
 KINDS = """
@@ -70,9 +69,9 @@ def test_what_never_began_is_given_back_at_once_and_uncounted(stage: Stage) -> N
     worker = stage.worker("-c", "2", "--grace", "20", "--lease", "60")
     stage.heard("0", "1")
     statistics = stage.app.client.get_queue_statistics
-    eventually(lambda: statistics("default")[0].active_count > 2, "it has claimed ahead")
+    stage.until(lambda: statistics("default")[0].processing_count > 2, "it has claimed ahead")
     worker.signal(signal.SIGTERM)
-    eventually(lambda: statistics("default")[0].active_count == 2, "what did not begin is given back")
+    stage.until(lambda: statistics("default")[0].processing_count == 2, "what did not begin is given back")
     assert worker.is_running
     for handle in handles[2:40]:
         found = handle.details()
@@ -82,7 +81,7 @@ def test_what_never_began_is_given_back_at_once_and_uncounted(stage: Stage) -> N
     stage.heard("2", "3", seconds=5)
     stage.open("gate")
     assert worker.wait() == 0
-    eventually(lambda: len(stage.said) == 1000, "all have run")
+    stage.until(lambda: len(stage.said) == 1000, "all have run")
     assert other.stop() == 0
     assert sorted(map(int, stage.said)) == list(range(1000)), "each of them once"
 
@@ -103,9 +102,9 @@ def test_what_waits_for_a_place_of_its_task_is_given_back_too(stage: Stage) -> N
     worker = stage.worker("--grace", "20", "--lease", "60")
     ids = [stage.enqueue("one_by_one", number) for number in range(2)]
     stage.heard("0")
-    eventually(lambda: stage.state("one_by_one", ids[1]) == "active", "it is claimed, and waits")
+    stage.until(lambda: stage.state("one_by_one", ids[1]) == "active", "it is claimed, and waits")
     worker.signal(signal.SIGTERM)
-    eventually(lambda: stage.state("one_by_one", ids[1]) == "ready", "it is given back", 3)
+    stage.until(lambda: stage.state("one_by_one", ids[1]) == "ready", "it is given back", 3)
     stage.open("gate")
     assert worker.wait() == 0
     assert stage.said == ["0"]
@@ -123,7 +122,7 @@ def test_what_does_not_end_in_time_is_given_back(stage: Stage) -> None:
         found = stage.details(kind, message_id)
         assert found is not None
         assert (found.state, found.delivery_attempts, found.errors) == ("ready", 0, ()), kind
-    eventually(lambda: not stage.leftovers(), "no process is left behind")
+    stage.until(lambda: not stage.leftovers(), "no process is left behind")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
@@ -140,7 +139,7 @@ def test_a_second_signal_aborts(stage: Stage, number: int) -> None:
     assert time.monotonic() - begun_at < 4
     for kind, message_id in ids.items():
         assert stage.state(kind, message_id) == "ready", kind
-    eventually(lambda: not stage.leftovers(), "no process is left behind")
+    stage.until(lambda: not stage.leftovers(), "no process is left behind")
 
 
 @pytest.mark.parametrize("task", ["stubborn", "sleeper", "busy"])
@@ -198,9 +197,9 @@ def test_a_busy_worker_leaves_nothing_behind(stage: Stage) -> None:
         stage.app.tasks["quick"].enqueue_many([{}] * 4000)
         stage.app.tasks["threaded"].enqueue_many([{}] * 500)
         worker = stage.worker("--lease", "60", "-c", "10")
-        eventually(lambda: client.get_queue_statistics("default")[0].active_count > 0, "it works")
+        stage.until(lambda: client.get_queue_statistics("default")[0].processing_count > 0, "it works")
         assert worker.stop() == 0
-        assert client.get_queue_statistics("default")[0].active_count == 0, worker.log
+        assert client.get_queue_statistics("default")[0].processing_count == 0, worker.log
         assert "could not be recorded" not in worker.log
         client.purge_queue("default")
 
@@ -209,7 +208,7 @@ def test_several_processes_end_together(stage: Stage) -> None:
     stage.write(KINDS)
     both = stage.start("--processes", "2", "--grace", "20").begun(2)
     ids = [stage.enqueue("coroutine", "gate") for _ in range(4)]
-    eventually(lambda: len(stage.said) == 4, "all have begun")
+    stage.until(lambda: len(stage.said) == 4, "all have begun")
     both.signal(signal.SIGTERM)
     both.says("ending what runs")
     assert both.is_running
@@ -217,7 +216,7 @@ def test_several_processes_end_together(stage: Stage) -> None:
     assert both.wait() == 0
     for message_id in ids:
         assert stage.state("coroutine", message_id) in (None, "done")
-    eventually(lambda: not stage.leftovers(), "no process is left behind")
+    stage.until(lambda: not stage.leftovers(), "no process is left behind")
 
 
 def test_a_second_signal_aborts_all_of_several_processes(stage: Stage) -> None:
@@ -230,7 +229,7 @@ def test_a_second_signal_aborts_all_of_several_processes(stage: Stage) -> None:
     both.signal(signal.SIGINT)
     assert both.wait(PATIENCE) == 1
     assert stage.state("thread", message_id) == "ready"
-    eventually(lambda: not stage.leftovers(), "no process is left behind")
+    stage.until(lambda: not stage.leftovers(), "no process is left behind")
 
 
 def test_a_process_of_several_that_dies_is_started_again(stage: Stage) -> None:
@@ -252,20 +251,20 @@ def test_a_process_of_several_that_dies_is_started_again(stage: Stage) -> None:
     both.says("started again")
     stage.enqueue("fine")
     stage.heard("fine")
-    eventually(
+    stage.until(
         lambda: len({one.pid for one in stage.app.client.list_workers()} - before) == 1, "there is a new one"
     )
     assert both.stop() == 0
-    eventually(lambda: not stage.leftovers(), "no process is left behind")
+    stage.until(lambda: not stage.leftovers(), "no process is left behind")
 
 
 def test_workers_end_when_their_supervisor_is_killed(stage: Stage) -> None:
     stage.write(KINDS)
-    both = stage.start("--processes", "2", "--grace", "1").begun(2)
+    both = stage.start("--processes", "2", "--grace", "20").begun(2)
     message_id = stage.enqueue("coroutine", "gate")
     stage.heard("begins coroutine")
     both.kill()
-    both.says("ending what runs")
+    both.says("stopped")
     stage.open("gate")
-    eventually(lambda: not stage.leftovers(), "no process is left behind")
+    stage.until(lambda: not stage.leftovers(), "no process is left behind")
     assert stage.state("coroutine", message_id) in (None, "done")

@@ -19,11 +19,15 @@ RESERVED = {"listen_addresses", "port", "unix_socket_directories", "unix_socket_
 
 @contextmanager
 def throwaway(
-    *, settings: Mapping[str, str] | None = None, binaries: Binaries | None = None
+    *,
+    settings: Mapping[str, str] | None = None,
+    binaries: Binaries | None = None,
+    directory: Path | str | None = None,
 ) -> Iterator[Server]:
     """A fresh server in a temporary directory; both are gone afterwards, however this process ends.
 
     `settings` are PostgreSQL's, for example `{"fsync": "off"}`; what is not given has its own default.
+    `directory`: where its directory is made; where temporary files are, unless given.
     """
     require_posix()
     reserved = RESERVED.intersection(settings or ())
@@ -37,19 +41,17 @@ def throwaway(
             "kind": "throwaway",
             "programs": str(binaries.directory),
             "major": binaries.major,
-            "directory": str(Path(tempfile.gettempdir()).absolute()),
+            "directory": str(Path(directory or tempfile.gettempdir()).absolute()),
             "settings": dict(settings or {}),
         }
     )
-    directory = Path(link.answer["directory"])
+    own = Path(link.answer["directory"])
     try:
-        yield Server(
-            directory, version=binaries.major, address=_address(link.answer), control=_Throwaway(link)
-        )
+        yield Server(own, version=binaries.major, address=_address(link.answer), control=_Throwaway(link))
     finally:
         link.close()
         if link.is_ours:
-            _remove_leftovers(Layout(directory))
+            _remove_leftovers(Layout(own))
 
 
 class _Throwaway:

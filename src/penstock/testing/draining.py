@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from penstock import calls
 from penstock._async.client import AsyncClient
+from penstock._async.enqueuing import AsyncEnqueuing
 from penstock.calls import Claimed
 from penstock.concurrency import now
 from penstock.errors import InvalidArgument, PenstockError, QueueNotFound
@@ -19,6 +20,7 @@ from penstock.middleware.logging import LoggingMiddleware
 from penstock.models import Receipt
 from penstock.payloads import Json, load_json
 from penstock.tasks.app import App
+from penstock.tasks.arguments import from_plain
 from penstock.tasks.outcomes import Outcome as Wanted
 from penstock.values import Duration, flag, interval
 from penstock.worker.executor import Executor
@@ -52,7 +54,7 @@ class Ran:
 
     outcome: "done"; "retried": it failed and has attempts left; "failed": it has none, and is a dead letter;
     "rejected": it is a dead letter by its own wish; "snoozed": put off; "lost": its lease was over before it
-    ended. exception: what the handler raised. result: what it returned.
+    ended. exception: what the handler raised. result: what it returned, where the task keeps that.
     """
 
     task: str
@@ -132,8 +134,6 @@ class RecordingSettler(Settler):
 
     def rejected(self, run: Run, error: str) -> None:
         self.end.outcome = "rejected"
-        if self.end.exception is None:
-            self.end.exception = PenstockError(error)
         super().rejected(run, error)
 
     def released(self, run: Run, delay: float = 0) -> None:
@@ -157,6 +157,15 @@ class RecordingExecutor(Executor):
         self._left = asyncio.Event()
         self.on_room = self._left.set
 
+    async def interrupted(self) -> None:
+        """Interrupt what still runs, and wait a little for its end."""
+        self.over.clear()
+        self.interrupt_all()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                while self.running:
+                    await self.over.wait()
+
     async def threads_ended(self) -> None:
         """Wait a little for threads that nobody waits for: their end finds a loop that still runs."""
         with suppress(TimeoutError):
@@ -165,7 +174,7 @@ class RecordingExecutor(Executor):
                     self._left.clear()
                     await self._left.wait()
 
-    def _succeeded(self, run: Run, result: Any) -> None:
+    def _succeeded(self, run: Run, result: Json) -> None:
         self._recorder.end.result = result
         super()._succeeded(run, result)
 
@@ -173,8 +182,8 @@ class RecordingExecutor(Executor):
         self._recorder.end.exception = exc
         super()._failed(run, exc)
 
-    def _end(self, run: Run, tell: Callable[[], None]) -> None:
-        super()._end(run, tell)
+    def _end(self, run: Run, tell: Callable[..., None], *arguments: Any) -> None:
+        super()._end(run, tell, *arguments)
         if run.is_settled:
             self._recorder.end.outcome = "done"
         elif run.interruption == "lost":
@@ -221,9 +230,7 @@ class Part:
 
     async def close(self) -> None:
         try:
-            self.executor.interrupt_all()
-            if jobs := {run.job for run in self.executor.running if run.job is not None}:
-                await asyncio.wait(jobs, timeout=LAST_WORDS_SECONDS)
+            await self.executor.interrupted()
             await self.settler.run_once()
             await self.executor.threads_ended()
         finally:
@@ -265,6 +272,9 @@ class Drain:
     async def _enqueue_periodic(self) -> None:
         for app in self._apps:
             if app.schedules:
+                # As a worker does when it starts.
+                for needs in app.queues:
+                    await AsyncEnqueuing(self._client, app.declared).declare(needs)
                 await Scheduler(self._client, list(app.schedules.values())).run_once()
 
     async def _go_round(self) -> bool:
@@ -297,7 +307,7 @@ class Drain:
         return timed.result[0]
 
     async def _run(self, row: Claimed) -> None:
-        name = (load_json(row.headers) if row.headers else {}).get("task")
+        name = _task_name(row)
         part = next((part for part in self._parts if name in part.app.tasks), None)
         if part is None:
             logger.warning("queue %r has a task %r, which no app here knows", row.queue_name, name)
@@ -323,28 +333,23 @@ class Drain:
                 f"drain() took longer than {self._options.timeout:g} s: it still runs {run}",
                 hint="a task cannot wait here for another one that drain() would run after it",
             ) from None
-        if run.job is not None:
-            await asyncio.wait({run.job})
-            # What is no Exception is asyncio's as well; here it is seen once.
-            if not run.job.cancelled():
-                run.job.exception()
 
     async def _record(self, run: Run, end: End) -> Ran:
         outcome = end.outcome or "lost"
         if outcome == "failed":
             details = await self._client.get_message(run.queue_name, run.message_id)
             outcome = "failed" if details is None or details.state == "dead" else "retried"
-        stored = run.claimed.stored
+        task, stored = run.task, run.claimed.stored
         arguments: Any = load_json(stored) if isinstance(stored, str) else stored
         try:
-            arguments = run.task.arguments.decode(arguments)
+            arguments = task.arguments.decode(arguments)
         except PenstockError:
             arguments = arguments if isinstance(arguments, dict) else {}
         return Ran(
-            run.task.name,
+            task.name,
             arguments,
             outcome,
-            end.result,
+            None if task.result_seconds is None else from_plain(end.result, task.arguments.result_kind),
             end.exception,
             run.attempt,
             run.queue_name,
@@ -359,7 +364,7 @@ class Drain:
         if isinstance(exc, asyncio.CancelledError):
             # Let out as it is, it would mean that drain() was cancelled.
             exc = DrainError(f"the handler was cancelled by itself: {run}")
-        if self._options.raise_errors or not isinstance(exc, Exception):
+        if self._options.raise_errors or not isinstance(exc, Exception | SystemExit):
             exc.add_note(f"raised in drain() by {run}; it is {ran.outcome}")
             raise exc
 
@@ -397,3 +402,9 @@ class Drain:
     async def _give_back(self) -> None:
         for receipt in self._strangers:
             await self._client._run(calls.release_message(receipt, 0))
+
+
+def _task_name(row: Claimed) -> str | None:
+    headers = load_json(row.headers) if row.headers else None
+    name = headers.get("task") if isinstance(headers, dict) else None
+    return name if isinstance(name, str) else None

@@ -24,6 +24,7 @@ from operator import attrgetter
 from typing import Any
 
 from penstock.errors import InvalidArgument
+from penstock.middleware.logging import configure_logging
 from penstock.tasks import context as contexts
 from penstock.tasks.arguments import Arguments
 
@@ -77,8 +78,7 @@ def serve(line: socket.socket, parent: int, log_level: int, first: str) -> None:
     # What goes wrong with the import is told in answer to the call.
     with suppress(Exception):
         resolve(first)
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_logging(log_level)
     _send(line, b"")
     while (request := _receive(line)) is not None:
         answer = _run(request)

@@ -93,6 +93,8 @@ class Handlers:
             deadline = None if deadline is None else deadline + more
 
         run.extend = extend
+        # Made here: two threads that ask for it at once would get two.
+        _ = context.cancelled
         run.thread = loop.run_in_executor(self._pool, contextvars.copy_context().run, _work, run, context)
         while not run.thread.done():
             patience = None if deadline is None else deadline - loop.time()

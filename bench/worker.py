@@ -1,0 +1,248 @@
+"""Our worker against those of the peers, in one run on one server: `make bench-worker`.
+
+One worker process each, with a handler that does nothing: enqueues one by one and in bulk, a drain, how soon an
+idle worker begins a task, and the WAL that a task costs. Then all of it again while a transaction holds back
+vacuum, after as many tasks went through as were measured before. Contestants take turns, ours with each of the
+fastest; a figure is the median of its rounds. The peers come from PyPI, each into an environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from bench import report
+from bench.holders import held_snapshot
+from bench.peers import environments, measures, verdict
+from bench.peers.measures import Amounts, Round
+from bench.peers.roster import CONTESTANTS, OURS, Contestant
+from bench.peers.runner import PeerFailed
+from penstock.embedded import throwaway
+
+CHECKPOINTS_FAR_APART = {"max_wal_size": "16GB", "checkpoint_timeout": "1h"}
+"""For all contestants alike: a checkpoint in the slice of one of them would be noise. All else is the default."""
+WORTH_REPEATING = 0.25
+"""Of the fastest peer's drain: who is slower than that is measured once."""
+LOAD_SECONDS = 8.0
+"""What a contestant gets to do in a later round takes it about that long, at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure."""
+
+    amounts: Amounts = Amounts(single=2000, bulk=50_000, drain_seconds=12, paced_rate=50, paced_seconds=7)
+    rounds: int = 3
+    held_rounds: int = 2
+    hold_seconds: float = 60
+
+
+QUICK = Plan(
+    Amounts(single=500, bulk=10_000, drain_seconds=5, paced_rate=50, paced_seconds=3),
+    rounds=1,
+    held_rounds=1,
+    hold_seconds=10,
+)
+
+
+@dataclass(slots=True)
+class Record:
+    """What was found of a contestant."""
+
+    version: str
+    rounds: list[Round] = field(default_factory=list)
+    held: list[Round] = field(default_factory=list)
+    failure: str | None = None
+
+
+class Arena:
+    """The server, with an empty database for who asks for one."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+
+    @property
+    def version(self) -> str:
+        with psycopg.connect(self._dsn) as connection:
+            row = connection.execute("show server_version").fetchone()
+        return str(row and row[0])
+
+    def database(self, name: str) -> str:
+        """A fresh database."""
+        name = f"bench_worker_{name}"
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            for statement in ("drop database if exists {} with (force)", "create database {}"):
+                connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
+        if self._dsn.startswith("postgresql://postgres@/postgres?"):  # the peers' drivers want a URI
+            return self._dsn.replace("@/postgres?", f"@/{name}?")
+        return make_conninfo(self._dsn, dbname=name)
+
+
+@contextmanager
+def arena() -> Iterator[Arena]:
+    """A throwaway server with its default durability, or the one of PENSTOCK_BENCH_DSN."""
+    given = os.environ.get("PENSTOCK_BENCH_DSN")
+    if given:
+        yield Arena(given)
+        return
+    with throwaway(settings=CHECKPOINTS_FAR_APART) as server:
+        yield Arena(server.dsn())
+
+
+class Contest:
+    """All contestants, and what was found of each."""
+
+    def __init__(self, server: Arena, plan: Plan, contestants: Sequence[Contestant]) -> None:
+        self._server = server
+        self._plan = plan
+        self._contestants = contestants
+        self.records = {each.name: Record(environments.version(each)) for each in contestants}
+
+    def run(self) -> None:
+        """The rounds without a held snapshot, then those with one."""
+        for number in range(self._plan.rounds):
+            print(f"\nround {number + 1} of {self._plan.rounds}", flush=True)
+            for contestant in self._turns(repeated=number > 0):
+                self._round(contestant)
+        if self._plan.held_rounds:
+            self._run_held()
+
+    def _turns(self, *, repeated: bool) -> list[Contestant]:
+        """Who is on, in order: ours before each of the others where it is repeated."""
+        able = [each for each in self._contestants if self.records[each.name].failure is None]
+        if not repeated:
+            return able
+        fastest = max((self._drain(each) for each in able if not each.is_ours), default=0.0)
+        peers = [each for each in able if not each.is_ours and self._drain(each) >= WORTH_REPEATING * fastest]
+        ours = [each for each in able if each.is_ours]
+        return [each for peer in peers for each in (*ours, peer)] or ours
+
+    def _drain(self, contestant: Contestant) -> float:
+        return verdict.median_of(self.records[contestant.name].rounds, "drain") or 0.0
+
+    def _amounts(self, contestant: Contestant) -> Amounts:
+        """As planned; less for who is slow, as soon as that is known."""
+        amounts, rate = self._plan.amounts, self._drain(contestant)
+        if not rate:
+            return amounts
+        tasks = min(amounts.bulk, int(rate * LOAD_SECONDS))
+        return replace(amounts, bulk=tasks, single=min(amounts.single, tasks))
+
+    def _round(self, contestant: Contestant) -> None:
+        record = self.records[contestant.name]
+        dsn = self._server.database(contestant.name)
+        try:
+            measures.setup(contestant, dsn)
+            found = measures.measure(contestant, dsn, self._amounts(contestant))
+        except PeerFailed as failure:
+            record.failure = str(failure)
+            print(f"  {failure}", flush=True)
+            return
+        record.rounds.append(found)
+        print(f"  {contestant.title:15} {verdict.line(found)}", flush=True)
+
+    def _run_held(self) -> None:
+        """A snapshot is held in every database; tasks go through each, then all is measured again."""
+        plan = self._plan
+        able = [each for each in self._contestants if self.records[each.name].rounds]
+        with ExitStack() as stack:
+            databases = {each.name: self._server.database(f"{each.name}_held") for each in able}
+            for contestant in able:
+                measures.setup(contestant, databases[contestant.name])
+            for dsn in databases.values():
+                stack.enter_context(held_snapshot(dsn, writes=False))
+            until = time.monotonic() + plan.hold_seconds
+            print("\na snapshot is held in each database; tasks go through each of them", flush=True)
+            for contestant in able:
+                self._load(contestant, databases[contestant.name])
+            time.sleep(max(0.0, until - time.monotonic()))
+            for number in range(plan.held_rounds):
+                print(f"\nround {number + 1} of {plan.held_rounds} with the snapshots held", flush=True)
+                for contestant in able if not number else self._turns(repeated=True):
+                    if self.records[contestant.name].failure is None:
+                        self._held_round(contestant, databases[contestant.name])
+
+    def _load(self, contestant: Contestant, dsn: str) -> None:
+        amounts = self._amounts(contestant)
+        try:
+            measures.fill(contestant, dsn, amounts.bulk)
+            measures.drain(contestant, dsn, amounts.bulk, 5 * amounts.drain_seconds)
+        except PeerFailed as failure:
+            self.records[contestant.name].failure = f"with a snapshot held: {failure}"
+
+    def _held_round(self, contestant: Contestant, dsn: str) -> None:
+        record = self.records[contestant.name]
+        try:
+            found = measures.measure(contestant, dsn, self._amounts(contestant))
+        except PeerFailed as failure:
+            record.failure = f"with a snapshot held: {failure}"
+            print(f"  {failure}", flush=True)
+            return
+        record.held.append(found)
+        print(f"  {contestant.title:15} {verdict.line(found)}", flush=True)
+
+
+def chosen(names: Sequence[str] | None) -> list[Contestant]:
+    """Ours and those that are asked for and can run; says who cannot."""
+    wanted = CONTESTANTS if names is None else {OURS, *names}
+    able = []
+    for name, contestant in CONTESTANTS.items():
+        if name not in wanted:
+            continue
+        if contestant.missing:
+            print(f"{contestant.title}: {contestant.missing}, left out")
+        else:
+            able.append(contestant)
+    return able
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer tasks, one round")
+    parser.add_argument(
+        "--only", choices=sorted(CONTESTANTS), action="append", metavar="NAME", help="ours and this peer"
+    )
+    parser.add_argument("--no-hold", action="store_true", help="not again with a snapshot held")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table into this page")
+    given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
+    plan = QUICK if given.quick else Plan()
+    if given.no_hold:
+        plan = replace(plan, held_rounds=0)
+    contestants = chosen(given.only)
+    for contestant in contestants:
+        environments.python(contestant)
+    print(report.load())
+    with arena() as server:
+        print(f"PostgreSQL {server.version}")
+        contest = Contest(server, plan, contestants)
+        contest.run()
+        version = server.version
+    found = verdict.summarize(contest.records)
+    print(f"\n{verdict.table(found)}")
+    goals = verdict.goals(found)
+    print(f"\n{verdict.ratios(found)}\n\n{report.goals(goals)}")
+    print(f"\n{sum(goal.met is False for goal in goals)} of {len(goals)} goals missed")
+    records = {name: asdict(record) for name, record in contest.records.items()}
+    report.write_json(given.json, goals, {"plan": asdict(plan), "postgresql": version, "records": records})
+    if given.markdown is not None:
+        verdict.write_markdown(given.markdown, found, goals, version, plan.amounts.bulk)
+
+
+if __name__ == "__main__":
+    main()
