@@ -278,6 +278,19 @@ def ack_messages(
     )
 
 
+def ack_messages_of(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[int]]:
+    """Of one token."""
+    return call(
+        "ack_messages",
+        _values,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=queue_name,
+        message_ids=message_ids,
+        same_token=(token, str(len(message_ids))),
+    )
+
+
 def nack_message(
     receipt: Receipt, delay: Duration | None, error: str | None, max_attempts: int | None = None
 ) -> Call[bool]:

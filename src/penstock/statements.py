@@ -177,6 +177,11 @@ EXPRESSIONS = {
         "token",
         "cast(%s as text) || pg_catalog.left(pg_catalog.set_config('lock_timeout', %s, true), 0)",
     ),
+    "same_token": (
+        # One token for so many messages.
+        "tokens",
+        "pg_catalog.array_fill(cast(%s as text), array[cast(cast(%s as text) as integer)])",
+    ),
     "documents": (
         "payloads",
         "array(select pg_catalog.jsonb_array_elements(cast(cast(%s as text) as jsonb)))",

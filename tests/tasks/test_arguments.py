@@ -39,7 +39,10 @@ def arguments_of(kind: Any) -> Arguments:
 def there_and_back(arguments: Arguments, *positional: object, **named: object) -> dict[str, Any]:
     """What a worker would call the handler with."""
     stored = encode_json(arguments.encode(arguments.bind(positional, named)))
-    return arguments.decode(load_json(stored))
+    decoded = arguments.decode(load_json(stored))
+    # The short way from the text to the arguments gives the same.
+    assert arguments.decode_stored(stored) == decoded
+    return decoded
 
 
 def shown(value: object) -> str:

@@ -20,7 +20,8 @@ import pytest_asyncio
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.tasks.outcomes import Reject, Retry, Snooze
 from penstock.worker.errors import AttemptTimeout, ProcessDied, RemoteError
-from penstock.worker.processes import ChildTraceback, ProcessPool, check_importable
+from penstock.tasks.importable import check_importable
+from penstock.worker.processes import ChildTraceback, ProcessPool
 
 from . import functions
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import logging
 import os
@@ -97,6 +98,9 @@ def worker(  # noqa: PLR0917 - one for each option
             grace=grace,
         )
         watch_parent(one.stop_from_anywhere)
+        # What is there now stays: the collector need not look at it again and again.
+        gc.freeze()
+        gc.set_threshold(10_000)
         in_order = one.run_forever()
     except PenstockError as exc:
         raise click.ClickException(f"{exc} ({exc.hint})" if exc.hint else str(exc)) from None

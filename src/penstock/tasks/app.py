@@ -271,12 +271,12 @@ class App:
     # Groups
 
     def enqueue_group(
-        self, calls: Sequence[TaskCall], *, callback: TaskCall, using: object = None
+        self, calls: Sequence[TaskCall], *, callback: TaskCall | Task[..., Any], using: object = None
     ) -> GroupHandle:
         """Enqueue tasks together, and `callback` when all of them are done; all or nothing.
 
-        A callback with a parameter `results` gets what they returned, in order. using: somebody's own
-        transaction.
+        callback: a task, or task.call(...) with arguments. A parameter `results` of it gets what they
+        returned, in order. using: somebody's own transaction.
         """
         calls = list(calls)
         api = self.client if using is None else using if isinstance(using, Api) else self.client.using(using)
@@ -284,7 +284,7 @@ class App:
         return group_handle(group_id, ids, calls)
 
     async def enqueue_group_async(
-        self, calls: Sequence[TaskCall], *, callback: TaskCall, using: object = None
+        self, calls: Sequence[TaskCall], *, callback: TaskCall | Task[..., Any], using: object = None
     ) -> GroupHandle:
         """Enqueue tasks together, and `callback` when all of them are done. See enqueue_group()."""
         calls, own = list(calls), self.async_client

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from penstock.declaring import GroupStart
 from penstock.errors import InvalidArgument
 
 from .handle import GroupHandle, Handle
-from .task import RESULTS, TaskCall
+from .task import RESULTS, Task, TaskCall
 
 __all__ = ["group_handle", "group_start"]
 
 
-def group_start(calls: Sequence[TaskCall], callback: TaskCall) -> GroupStart:
+def group_start(calls: Sequence[TaskCall], callback: TaskCall | Task[..., Any]) -> GroupStart:
     """The messages of a group."""
+    if isinstance(callback, Task):
+        callback = callback.call()
     if not calls:
         raise InvalidArgument("a group has at least one task")
     for call in (*calls, callback):

@@ -23,6 +23,7 @@ from penstock.values import Duration, flag, interval, moment
 from .arguments import Arguments
 from .choosing import Tenant, Unique, tenant_of, unique_key_of
 from .handle import Handle
+from .importable import check_importable
 from .policy import LONGEST_TTL, Policy
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class Task(Generic[P, R]):
         self.result_seconds = result_seconds
         self.is_process = flag("process", process)
         self.is_async = _is_async(function)
+        if self.is_process:
+            check_importable(function)
         self.arguments = Arguments(function, name)
         self.tenant = tenant_of(tenant, self.arguments)
         self.unique_key = unique_key_of(unique, name, self.arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import logging
 import multiprocessing
 import os
 import pickle

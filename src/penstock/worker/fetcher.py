@@ -30,7 +30,7 @@ __all__ = ["Fetcher"]
 logger = logging.getLogger("penstock.worker")
 
 # Messages of one claim.
-MOST_CLAIMED = 500
+MOST_CLAIMED = 1000
 # So much work is claimed ahead of the places that are free: what they do in this time.
 AHEAD_SECONDS = 0.1
 RATE_SECONDS = 0.1
@@ -227,6 +227,7 @@ class Fetcher:
             limit = row.attempts_limit or task.policy.max_attempts
             run = Run(task, row, headers, limit, WorkerContext.of)
             if row.attempt > limit + LOST_DELIVERIES:
+                logger.error("given up, its workers were lost over and over: %s", run)
                 self._settler.failed(run, 0, "given up: its workers were lost, over and over")
                 continue
             runs.append(run)

@@ -12,17 +12,17 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from inspect import isclass, ismethod
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.tasks.importable import check_importable
 
 from .child import HEADER, Call, Failure, resolve, serve
 from .errors import AttemptTimeout, ProcessDied, RemoteError
 
-__all__ = ["ChildTraceback", "ProcessPool", "check_importable"]
+__all__ = ["ChildTraceback", "ProcessPool"]
 
 # A process that imports a large application takes its time; one that hangs in an import never comes.
 START_LIMIT = 120.0
@@ -30,29 +30,6 @@ START_LIMIT = 120.0
 END_LIMIT = 5.0
 # A line that ended belongs to a process that is just ending.
 DEATH_LIMIT = 1.0
-
-
-def check_importable(function: Callable[..., Any]) -> None:
-    """Refuse what another process could not import by name: lambdas, nested functions, bound methods.
-
-    Looks at the name alone: when a function is decorated, its module is not complete yet.
-    """
-    qualname = getattr(function, "__qualname__", None)
-    owner = function.__self__ if ismethod(function) else None
-    if not isinstance(qualname, str) or not isinstance(getattr(function, "__module__", None), str):
-        fault = f"{function!r} has no name"
-    elif "<lambda>" in qualname:
-        fault = "it is a lambda"
-    elif "<locals>" in qualname:
-        fault = f"{qualname} is defined inside of a function"
-    elif owner is not None and not isclass(owner):
-        fault = f"{qualname} is a method of one object"
-    else:
-        return
-    raise InvalidArgument(
-        f"this function cannot run in a process of its own (process=True): {fault}",
-        hint="define it with def at the top of a module: the process imports it from there",
-    )
 
 
 class ChildTraceback(Exception):  # noqa: N818

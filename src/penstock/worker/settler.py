@@ -34,8 +34,8 @@ LONGEST_PAUSE_SECONDS = 5.0
 class Pending:
     """What is to be told."""
 
-    # Acks without anything beside them, by queue.
-    plain: dict[str, list[Run]] = field(default_factory=lambda: defaultdict(list))
+    # Acks without anything beside them, by queue and token.
+    plain: dict[tuple[str, str], list[Run]] = field(default_factory=lambda: defaultdict(list))
     # Acks with a result that is kept, or of a group: by queue and token, with the result.
     special: dict[tuple[str, str], list[tuple[Run, Json]]] = field(default_factory=lambda: defaultdict(list))
     others: list[tuple[Run, Call[bool]]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class Settler:
     # What the executor says
 
     def done(self, run: Run) -> None:
-        self._pending.plain[run.claimed.queue_name].append(run)
+        self._pending.plain[run.claimed.queue_name, run.claimed.token].append(run)
         self._flag.set()
 
     def done_with(self, run: Run, result: Json) -> None:
@@ -125,9 +125,9 @@ class Settler:
     async def run_once(self) -> None:
         """Tell all that is there now."""
         pending, self._pending = self._pending, Pending()
-        for queue_name, runs in pending.plain.items():
+        for (queue_name, token), runs in pending.plain.items():
             for start in range(0, len(runs), MOST_ACKS):
-                await self._ack(queue_name, runs[start : start + MOST_ACKS])
+                await self._ack(queue_name, token, runs[start : start + MOST_ACKS])
         for (queue_name, token), pairs in pending.special.items():
             for start in range(0, len(pairs), MOST_ACKS):
                 await self._ack_special(queue_name, token, pairs[start : start + MOST_ACKS])
@@ -136,9 +136,9 @@ class Settler:
         for start in range(0, len(pending.strangers), MOST_OTHERS):
             await self._together(pending.strangers[start : start + MOST_OTHERS])
 
-    async def _ack(self, queue_name: str, runs: list[Run]) -> None:
-        receipts = [run.receipt for run in runs]
-        held = await self._patiently(calls.ack_messages(queue_name, receipts), runs)
+    async def _ack(self, queue_name: str, token: str, runs: list[Run]) -> None:
+        ids = [run.claimed.message_id for run in runs]
+        held = await self._patiently(calls.ack_messages_of(queue_name, ids, token), runs)
         self._told(runs, held)
 
     async def _ack_special(self, queue_name: str, token: str, pairs: list[tuple[Run, Json]]) -> None:

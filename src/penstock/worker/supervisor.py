@@ -15,7 +15,7 @@ from types import FrameType
 
 from penstock.values import Backoff
 
-__all__ = ["Supervisor", "watch_parent"]
+__all__ = ["Supervisor", "is_supervised", "watch_parent"]
 
 logger = logging.getLogger("penstock.worker")
 
@@ -98,6 +98,11 @@ class Supervisor:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, VARIABLE: str(os.getpid())}
+
+
+def is_supervised() -> bool:
+    """Whether this worker is one of several."""
+    return VARIABLE in os.environ
 
 
 def watch_parent(stop: Callable[[], None]) -> None:

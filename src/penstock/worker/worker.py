@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 import socket
@@ -27,6 +28,7 @@ from .registry import Registry
 from .run import Run
 from .scheduler import Scheduler
 from .settler import Settler
+from .supervisor import is_supervised
 
 __all__ = ["Worker"]
 
@@ -41,6 +43,7 @@ MOST_CONNECTIONS = 10
 LAST_WORDS_SECONDS = 3.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
+SAME_SIGNAL_SECONDS = 1.0
 
 Stopping = Literal["drain", "abort"]
 
@@ -79,6 +82,7 @@ class Worker:
         self._stopping: Stopping | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: Executor | None = None
+        self._signalled_at = -math.inf
         self.started = asyncio.Event()
 
     # From outside
@@ -119,6 +123,9 @@ class Worker:
         return self._stopping != "abort"
 
     def _on_signal(self, number: int) -> None:
+        if now() < self._signalled_at + SAME_SIGNAL_SECONDS and is_supervised():
+            return  # the same one: to all processes, and once more from the supervisor
+        self._signalled_at = now()
         name = signal.Signals(number).name
         if self._stopping is None:
             logger.info("%s: ending what runs, for %g seconds at most; again to abort", name, self._grace)
@@ -208,9 +215,9 @@ class Worker:
             loops.append(self._loop_of(Scheduler(client, periodics).run(), "scheduler"))
         maintainer.start()
         logger.info(
-            "working on %s (%d known), %d at once",
+            "working on %s: %s, %d at once",
             ", ".join(self._queue_names),
-            len(app.tasks),
+            "1 task" if len(app.tasks) == 1 else f"{len(app.tasks)} tasks",
             self._concurrency,
         )
         self.started.set()
