@@ -1,9 +1,9 @@
 """Our worker against those of the peers, in one run on one server: `make bench-worker`.
 
-One worker process each, with a handler that does nothing: enqueues one by one and in bulk, a drain, how soon an
-idle worker begins a task, and the WAL that a task costs. Then all of it again while a transaction holds back
-vacuum, after as many tasks went through as were measured before. Contestants take turns, ours with each of the
-fastest; a figure is the median of its rounds. The peers come from PyPI, each into an environment of its own.
+One worker process each, with a handler that does nothing: enqueues one by one and in bulk, a drain, how soon
+an idle worker begins a task, and the WAL that a task costs. Then all of it again while a transaction holds back
+vacuum, after as many tasks went through as were measured before. Contestants take turns, ours with each of
+the fastest; a figure is the median of its rounds. The peers come from PyPI, each into its own environment.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from bench.holders import held_snapshot
 from bench.peers import environments, measures, verdict
 from bench.peers.measures import Amounts, Round
 from bench.peers.roster import CONTESTANTS, OURS, Contestant
-from bench.peers.runner import PeerFailed
+from bench.peers.runner import PeerError
 from penstock.embedded import throwaway
 
 CHECKPOINTS_FAR_APART = {"max_wal_size": "16GB", "checkpoint_timeout": "1h"}
-"""For all contestants alike: a checkpoint in the slice of one of them would be noise. All else is the default."""
+"""For all alike: a checkpoint in the slice of one of them would be noise. All else is the default."""
 WORTH_REPEATING = 0.25
 """Of the fastest peer's drain: who is slower than that is measured once."""
 LOAD_SECONDS = 8.0
@@ -42,12 +42,18 @@ LOAD_SECONDS = 8.0
 class Plan:
     """How much to measure."""
 
-    amounts: Amounts = Amounts(single=2000, bulk=50_000, drain_seconds=12, paced_rate=50, paced_seconds=7)
-    rounds: int = 3
-    held_rounds: int = 2
-    hold_seconds: float = 60
+    amounts: Amounts
+    rounds: int
+    held_rounds: int
+    hold_seconds: float
 
 
+WHOLE = Plan(
+    Amounts(single=2000, bulk=50_000, drain_seconds=12, paced_rate=50, paced_seconds=7),
+    rounds=3,
+    held_rounds=2,
+    hold_seconds=60,
+)
 QUICK = Plan(
     Amounts(single=500, bulk=10_000, drain_seconds=5, paced_rate=50, paced_seconds=3),
     rounds=1,
@@ -145,7 +151,7 @@ class Contest:
         try:
             measures.setup(contestant, dsn)
             found = measures.measure(contestant, dsn, self._amounts(contestant))
-        except PeerFailed as failure:
+        except PeerError as failure:
             record.failure = str(failure)
             print(f"  {failure}", flush=True)
             return
@@ -178,14 +184,14 @@ class Contest:
         try:
             measures.fill(contestant, dsn, amounts.bulk)
             measures.drain(contestant, dsn, amounts.bulk, 5 * amounts.drain_seconds)
-        except PeerFailed as failure:
+        except PeerError as failure:
             self.records[contestant.name].failure = f"with a snapshot held: {failure}"
 
     def _held_round(self, contestant: Contestant, dsn: str) -> None:
         record = self.records[contestant.name]
         try:
             found = measures.measure(contestant, dsn, self._amounts(contestant))
-        except PeerFailed as failure:
+        except PeerError as failure:
             record.failure = f"with a snapshot held: {failure}"
             print(f"  {failure}", flush=True)
             return
@@ -221,7 +227,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table into this page")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
-    plan = QUICK if given.quick else Plan()
+    plan = QUICK if given.quick else WHOLE
     if given.no_hold:
         plan = replace(plan, held_rounds=0)
     contestants = chosen(given.only)

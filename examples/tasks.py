@@ -1,8 +1,8 @@
 """A tour of tasks on the embedded server: `python examples/tasks.py`.
 
-Starts the server and a worker, enqueues tasks, waits for a result and for a group, lets one fail into the dead
-letters, and kills a worker while it works. Then a worker stays up until Ctrl-C (with `--once` the tour ends
-there).
+Starts the server and a worker, enqueues tasks, waits for a result and for a group, lets one fail into the
+dead letters, and kills a worker while it works. Then a worker stays up until Ctrl-C (with `--once` the tour
+ends there).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def say(text: str = "") -> None:
 
 
 @app.task(max_attempts=3, retry_delays=1)
-async def send_mail(to: str, context: penstock.TaskContext) -> None:
+async def send_mail(context: penstock.TaskContext, to: str) -> None:
     say(f"  mail to {to}, attempt {context.attempt} of {context.max_attempts}")
     if "@" not in to:
         raise ValueError(f"not an address: {to}")
@@ -37,13 +37,13 @@ def count_words(text: str) -> int:
     return len(text.split())
 
 
-@app.task(result=True)
-async def total(results: list[int]) -> int:
-    return sum(results)
+@app.task
+async def total(text: str, results: Sequence[int] = ()) -> None:
+    say(f"  words of {text}: {' + '.join(map(str, results))} = {sum(results)}")
 
 
 @app.task(queue="slow")
-async def work(seconds: float, context: penstock.TaskContext) -> None:
+async def work(context: penstock.TaskContext, seconds: float) -> None:
     say(f"  begun in process {os.getpid()}, delivery {context.attempt}")
     await asyncio.sleep(seconds)
     say(f"  done in process {os.getpid()}")
@@ -58,7 +58,7 @@ def tick(context: penstock.TaskContext) -> None:
 def worker() -> Iterator[subprocess.Popen[bytes]]:
     """`penstock worker tasks:app`, with a short lease so that one need not wait when it is killed."""
     command = [sys.executable, "-m", "penstock.cli", "worker", "tasks:app", "--lease", "2"]
-    process = subprocess.Popen([*command, "--log-level", "warning"], cwd=Path(__file__).parent)
+    process = subprocess.Popen([*command, "--log-level", "error"], cwd=Path(__file__).parent)
     try:
         yield process
     finally:
@@ -73,10 +73,10 @@ def until_dead(queue_name: str, number: int) -> list[penstock.DeadLetter]:
 
 
 def until_begun(handle: penstock.Handle[None], attempt: int) -> None:
-    while (found := handle.details()) is None or (found.state, found.delivery_attempts) != (
-        "active",
-        attempt,
-    ):
+    while True:
+        found = handle.details()
+        if found is not None and found.state == "active" and found.delivery_attempts == attempt:
+            return
         time.sleep(0.05)
 
 
@@ -85,8 +85,10 @@ def tour() -> None:
         say("A task with a result, and a group with one that follows:")
         say(f"  words: {count_words.enqueue('to be or not to be').result(timeout=60)}")
         lines = ["now is the winter", "of our discontent"]
-        group = app.enqueue_group([count_words.call(line) for line in lines], callback=total.call())
-        say(f"  words of each line: {group.results(timeout=60)}")
+        following = total.call("Richard III")
+        app.enqueue_group([count_words.call(line) for line in lines], callback=following)
+        while app.client.list_groups() or app.client.get_queue_statistics("default")[0].pending_count:
+            time.sleep(0.05)
 
         say("\nOne that works, and one that fails three times and is a dead letter then:")
         send_mail.enqueue("ada@example.org")
@@ -120,7 +122,7 @@ def main(*, once: bool) -> None:
     with shared() as server:
         os.environ["PENSTOCK_DATABASE_URL"] = dsn = server.dsn()
         with penstock.connect(dsn, install=True) as queue:
-            for name in ("default", "slow", "count_words", "total"):
+            for name in ("default", "slow", "count_words"):
                 queue.declare_queue(name)
                 queue.purge_dlq(name)
         with app.connected_to(dsn):

@@ -53,11 +53,11 @@ class Peer:
             await client.enqueue_many_copy([Noop(number) for number in numbers], queue="bench")
         await client.close()
 
-    async def work(self, run: Callable[[int], None]) -> None:
+    async def work(self, handle: program.Handle) -> None:
         client = AsyncClient(address())
 
         async def noop(job: Any) -> None:
-            run(job.args.number)
+            handle(job.args.number)
 
         client.task(Noop, queue="bench")(noop)
         queue = {

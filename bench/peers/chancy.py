@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from typing import Any
 
 from chancy import Chancy, Job, Queue, Worker
@@ -21,11 +22,11 @@ CONCURRENCY = 1000
 OUTGOING_SECONDS = 0.1
 """Between two groups of completions; its default is a second."""
 
-_run: Callable[[int], None] = lambda number: None  # noqa: E731
+_handlers: list[program.Handle] = []
 
 
 async def noop(*, number: int) -> None:
-    _run(number)
+    _handlers[0](number)
 
 
 def application() -> Any:
@@ -68,10 +69,9 @@ class Peer:
             async for _ in chancy.push_many([job(number) for number in range(count)]):
                 pass
 
-    async def work(self, run: Callable[[int], None]) -> None:
-        import bench.peers.chancy as module  # noqa: PLC0415 - the handler is found there by its name
-
-        module._run = run
+    async def work(self, handle: program.Handle) -> None:
+        # The handler is found by its name in the module of this file, which is not the one that runs it.
+        import_module("bench.peers.chancy")._handlers.append(handle)
         async with application() as chancy:
             worker = Worker(chancy)
             worker.send_outgoing_interval = OUTGOING_SECONDS

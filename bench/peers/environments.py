@@ -15,7 +15,7 @@ HOME = ROOT / ".venv-bench"
 
 
 def python(contestant: Contestant) -> Path:
-    """The interpreter to run a contestant's program with; its environment is made when it is first asked for."""
+    """The interpreter for a contestant's program; its environment is made when it is first asked for."""
     if contestant.is_ours:
         return Path(sys.executable)
     requirements = Path(__file__).with_name(f"requirements-{contestant.name}.txt")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench import report
 from bench.peers.roster import Contestant
-from bench.peers.runner import Line, PeerFailed, Program, wait_until_settled, watching
+from bench.peers.runner import Line, PeerError, Program, wait_until_settled, watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def drain(contestant: Contestant, dsn: str, tasks: int, limit: float) -> tuple[i
     with Program(contestant, dsn, "work", expected=tasks) as worker, watching(dsn) as connection:
         begun = next(worker.lines(), None)
         if begun is None:
-            raise PeerFailed(f"{contestant.title} did not begin to drain:\n{worker.output()}")
+            raise PeerError(f"{contestant.title} did not begin to drain:\n{worker.output()}")
         first = count, at = begun.figures
         for line in worker.lines(limit):
             count, at = line.figures
@@ -101,7 +101,7 @@ def paced(contestant: Contestant, dsn: str, amounts: Amounts) -> tuple[tuple[flo
     _run(contestant, dsn, "enqueue-one", 1)
     with Program(contestant, dsn, "work") as worker:
         if next(worker.lines(), None) is None:
-            raise PeerFailed(f"{contestant.title} did not begin:\n{worker.output()}")
+            raise PeerError(f"{contestant.title} did not begin:\n{worker.output()}")
         lines = _run(contestant, dsn, "enqueue-paced", amounts.paced_rate, amounts.paced_seconds)
         enqueued = {int(line.figures[0]): line.figures[1:] for line in lines}
         for line in worker.lines():
@@ -110,7 +110,7 @@ def paced(contestant: Contestant, dsn: str, amounts: Amounts) -> tuple[tuple[flo
             if len(begun) == len(enqueued):
                 break
         else:
-            raise PeerFailed(
+            raise PeerError(
                 f"{contestant.title} ran {len(begun)} of {len(enqueued)} tasks:\n{worker.output()}"
             )
         with watching(dsn) as connection:

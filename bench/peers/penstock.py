@@ -13,12 +13,12 @@ from bench.peers import program
 from penstock.schema import install
 
 app = penstock.App(os.environ.get("BENCH_DSN"))
-_run = program.Tally().run if "BENCH_EXPECTED" in os.environ else lambda number: None
+handle = program.Tally().handle if "BENCH_EXPECTED" in os.environ else program.ignore
 
 
 @app.task(max_attempts=3)
 async def noop(number: int) -> None:
-    _run(number)
+    handle(number)
 
 
 class Peer:
@@ -41,7 +41,7 @@ class Peer:
             started()
             await noop.enqueue_many_async({"number": number} for number in range(count))
 
-    async def work(self, run: Callable[[int], None]) -> None:
+    async def work(self, handle: program.Handle) -> None:
         raise NotImplementedError("the command does that")
 
 

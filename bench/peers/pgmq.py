@@ -52,7 +52,7 @@ class Peer:
                 messages = [f'{{"number": {number}}}' for number in numbers]
                 await connection.execute("select pgmq.send_batch(%s, %s::jsonb[])", (QUEUE, messages))
 
-    async def work(self, run: Callable[[int], None]) -> None:
+    async def work(self, handle: program.Handle) -> None:
         async with await connect() as connection:
             while True:
                 cursor = await connection.execute(
@@ -60,7 +60,7 @@ class Peer:
                 )
                 rows = await cursor.fetchall()
                 for _, message in rows:
-                    run(message["number"])  # type: ignore[index]
+                    handle(message["number"])  # type: ignore[index]
                 if not rows:
                     await asyncio.sleep(IDLE_SECONDS)
                     continue

@@ -51,12 +51,12 @@ class Peer:
             await queries.enqueue(["noop"] * size, [str(number).encode() for number in numbers], [0] * size)
         await connection.close()
 
-    async def work(self, run: Callable[[int], None]) -> None:
+    async def work(self, handle: program.Handle) -> None:
         pool = await asyncpg.create_pool(program.dsn(), min_size=1, max_size=4)
         queuer = PgQueuer.from_asyncpg_pool(pool)
 
         async def noop(job: Any) -> None:
-            run(int(job.payload))
+            handle(int(job.payload))
 
         queuer.entrypoint("noop")(noop)
         await queuer.run(batch_size=BATCH)

@@ -1,4 +1,4 @@
-"""Procrastinate, with many jobs at a time and finished jobs deleted; it claims and finishes jobs one by one."""
+"""Procrastinate, with many jobs at a time, finished ones deleted; it claims and finishes them one by one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ CONCURRENCY = 20
 CHUNK = 5000
 
 
-def application(run: Callable[[int], None] = lambda number: None) -> tuple[Any, Any]:
+def application(handle: program.Handle = program.ignore) -> tuple[Any, Any]:
     app = App(connector=PsycopgConnector(conninfo=program.dsn(), min_size=2, max_size=CONCURRENCY + 4))
 
     async def noop(number: int) -> None:
-        run(number)
+        handle(number)
 
     return app, app.task(name="noop")(noop)
 
@@ -47,8 +47,8 @@ class Peer:
                 numbers = range(first, min(count, first + CHUNK))
                 await noop.batch_defer_async(*({"number": number} for number in numbers))
 
-    async def work(self, run: Callable[[int], None]) -> None:
-        app, _ = application(run)
+    async def work(self, handle: program.Handle) -> None:
+        app, _ = application(handle)
         async with app.open_async():
             await app.run_worker_async(concurrency=CONCURRENCY, delete_jobs="always")
 

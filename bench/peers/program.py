@@ -1,7 +1,7 @@
 """What the program of every peer does alike: verbs on its command line, times on a pipe.
 
-A program runs in the peer's own environment, so this file needs nothing but Python. The times are those of the
-machine's monotonic clock, which all its processes share.
+A program runs in the peer's own environment, so this file needs nothing but Python. The times are those of
+the machine's monotonic clock, which all its processes share.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Protocol
 
 Enqueue = Callable[[int], Awaitable[object]]
 """Enqueues the task of that number; it is committed when this is done."""
+Handle = Callable[[int], None]
+"""What a handler calls with the number of its task."""
 
 clock = time.monotonic
 
@@ -32,8 +34,8 @@ class Peer(Protocol):
     async def enqueue_many(self, count: int, started: Callable[[], None]) -> None:
         """Enqueue so many at once, the fastest way there is; `started` is called once it is connected."""
 
-    async def work(self, run: Callable[[int], None]) -> None:
-        """Run one worker for ever, whose handler does nothing but call `run` with the task's number."""
+    async def work(self, handle: Handle) -> None:
+        """Run one worker for ever, whose handler does nothing but call `handle` with the task's number."""
 
 
 class Report:
@@ -61,16 +63,15 @@ class Tally:
         self._next = 1
         self.count = 0
 
-    def run(self, number: int) -> None:
+    def handle(self, number: int) -> None:
         if not self._expected:
             self._report.tell("began", number, clock())
             return
         self.count += 1
         if self.count >= self._next:
             self._report.tell("handled", self.count, clock())
-            self._next = (
-                min(self._expected, self.count + self._step) if self.count < self._expected else 1 << 62
-            )
+            is_last = self.count >= self._expected
+            self._next = sys.maxsize if is_last else min(self._expected, self.count + self._step)
 
 
 async def enqueue_one_by_one(peer: Peer, count: int) -> None:
@@ -111,7 +112,7 @@ async def perform(peer: Peer, verb: str, *figures: str) -> None:
     elif verb == "enqueue-paced":
         await enqueue_paced(peer, float(figures[0]), float(figures[1]))
     elif verb == "work":
-        await peer.work(Tally().run)
+        await peer.work(Tally().handle)
     else:
         raise SystemExit(f"There is no verb {verb!r}.")
 
@@ -123,6 +124,10 @@ def main(peer: Peer, runner: Callable[[Awaitable[None]], None] | None = None) ->
         asyncio.run(coroutine)
     else:
         runner(coroutine)
+
+
+def ignore(_number: int) -> None:
+    """What the handler of a program that only enqueues would call."""
 
 
 def dsn() -> str:

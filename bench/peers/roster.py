@@ -42,7 +42,7 @@ CONTESTANTS = {
             "select exists (select from penstock.ready) or exists (select from penstock.active)",
         ),
         Contestant("pgqueuer", "PgQueuer", "select exists (select from pgqueuer)"),
-        # Its view of all jobs takes a minute for ten thousand: what was handled counts as done, to its favour.
+        # Its view of all jobs takes a minute for ten thousand: what was handled counts, to its favour.
         Contestant("awa", "awa", "select false"),
         Contestant("chancy", "Chancy", "select exists (select from chancy_jobs where state <> 'succeeded')"),
         Contestant("procrastinate", "Procrastinate", "select exists (select from procrastinate_jobs)"),

@@ -26,7 +26,7 @@ POLL_SECONDS = 0.002
 STOP_SECONDS = 5.0
 
 
-class PeerFailed(RuntimeError):
+class PeerError(RuntimeError):
     """The program of a peer ended with an error, or did not do what it should."""
 
 
@@ -48,17 +48,12 @@ class Program:
         self._pipe, theirs = os.pipe()
         self._rest = b""
         self._told: deque[Line] = deque()
-        self._output: IO[bytes] = TemporaryFile()
-        environment = {
-            **os.environ,
-            "BENCH_DSN": dsn,
-            "BENCH_PIPE": str(theirs),
-            "BENCH_EXPECTED": str(expected),
-        }
+        self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        environment = {"BENCH_DSN": dsn, "BENCH_PIPE": str(theirs), "BENCH_EXPECTED": str(expected)}
         self._process = subprocess.Popen(
             self._command(verb, figures),
             cwd=environments.ROOT,
-            env=environment,
+            env=os.environ | environment,
             pass_fds=(theirs,),
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -68,17 +63,8 @@ class Program:
     def _command(self, verb: str, figures: tuple[float, ...]) -> list[str]:
         python = str(environments.python(self._contestant))
         if self._contestant.is_ours and verb == "work":
-            return [
-                python,
-                "-m",
-                "penstock.cli",
-                "worker",
-                "bench.peers.penstock:app",
-                "--log-level",
-                "warning",
-                "-c",
-                str(PLACES),
-            ]
+            command = ("-m", "penstock.cli", "worker", "bench.peers.penstock:app")
+            return [python, *command, "--log-level", "warning", "--concurrency", str(PLACES)]
         return [python, "-m", f"bench.peers.{self._contestant.name}", verb, *map(str, figures)]
 
     def __enter__(self) -> Self:
@@ -114,7 +100,7 @@ class Program:
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            raise PeerFailed(f"{self._contestant.title} does not end:\n{self.output()}") from None
+            raise PeerError(f"{self._contestant.title} does not end:\n{self.output()}") from None
         self._check()
         return found
 
@@ -126,7 +112,7 @@ class Program:
     def _check(self) -> None:
         with suppress(subprocess.TimeoutExpired):
             if self._process.wait(1):
-                raise PeerFailed(f"{self._contestant.title} failed:\n{self.output()}")
+                raise PeerError(f"{self._contestant.title} failed:\n{self.output()}")
 
     def _stop(self) -> None:
         """End it; a worker is asked first."""
@@ -153,4 +139,4 @@ def wait_until_settled(connection: psycopg.Connection[tuple[object, ...]], conte
         if row is not None and not row[0]:
             return time.monotonic()
         time.sleep(POLL_SECONDS)
-    raise PeerFailed(f"{contestant.title} handled every task, and did not settle them all.")
+    raise PeerError(f"{contestant.title} handled every task, and did not settle them all.")

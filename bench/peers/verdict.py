@@ -47,7 +47,9 @@ class Figures:
         since_commit = tuple(each for found in rounds for each in found.latencies)
         since_call = tuple(each for found in rounds for each in found.whole_latencies)
         return cls(
-            *(median_of(rounds, name) or 0.0 for name in ("enqueue_one", "enqueue_bulk", "drain")),
+            median_of(rounds, "enqueue_one") or 0.0,
+            median_of(rounds, "enqueue_bulk") or 0.0,
+            median_of(rounds, "drain") or 0.0,
             middle(since_commit),
             p99(since_commit),
             middle(since_call),

@@ -203,6 +203,7 @@ def check_consumed(queue: Queue, claimed: list[Message], rows: list[Row]) -> Non
             "published_at": m.published_at,
             "priority": m.priority,
             "tenant": m.tenant,
+            "attempts_limit": m.limit,
         }
         for m in claimed
     ]

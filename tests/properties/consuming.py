@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from psycopg.types.json import Jsonb
 
-from penstock.tasks.hooks import consumers, drafts, errors, picks, queue_names, snapshots, tokens
+from .base import consumers, drafts, errors, picks, queue_names, snapshots, tokens
 from .compare import check_consumed
 from .messages import Draft, Outside
 from .model import BEFORE

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from penstock.tasks.hooks import START, caps, least, picks, queue_names, settings, shares, snapshots, tenant_caps
+from .base import START, caps, least, picks, queue_names, settings, shares, snapshots, tenant_caps
 from .consuming import Consuming
 from .engine import Snapshot
 from .messages import Draft, Message, Settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from penstock.tasks.hooks import Base, drafts, snapshots, targets
+from .base import Base, drafts, snapshots, targets
 from .messages import Draft
 from .queues import Queue
 

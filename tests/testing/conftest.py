@@ -1,29 +1,12 @@
-"""Databases by penstock.testing itself, on the server that the other tests use, too."""
+"""The fixtures of the plugin are what these tests use, too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from penstock.embedded import Server
-from penstock.testing import DatabaseServer, TaskTester
-from penstock.testing import server as testing_server
-
-
-@pytest.fixture(scope="session")
-def databases(server18: Server) -> Iterator[DatabaseServer]:
-    with testing_server(server18.dsn()) as server:
-        yield server
+from penstock.testing import TaskTester
 
 
 @pytest.fixture
-def dsn(databases: DatabaseServer) -> Iterator[str]:
-    with databases.database() as found:
-        yield found
-
-
-@pytest.fixture
-def tester(dsn: str) -> Iterator[TaskTester]:
-    with TaskTester(dsn) as tester:
-        yield tester
+def tester(penstock_tasks: TaskTester) -> TaskTester:
+    return penstock_tasks

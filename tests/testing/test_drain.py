@@ -276,9 +276,7 @@ def test_a_handler_that_does_not_end_is_named(tester: TaskTester) -> None:
         thread_may_end.set()
 
     waits.enqueue()
-    with pytest.raises(
-        DrainError, match=r"took longer than 0\.2 s: it still runs task 'waits', message 1"
-    ):
+    with pytest.raises(DrainError, match=r"took longer than 0\.2 s: it still runs task 'waits', message 1"):
         tester.drain(timeout=0.2)
     [message] = tester.enqueued(waits)
     assert message.attempts == 0

@@ -144,7 +144,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_done_when_it_returns(
 async def test_the_context_knows_the_message(database18: str, caplog: pytest.LogCaptureFixture) -> None:
     app, seen = App(), list[Any]()
 
-    @app.task(queue="q", max_attempts=2, retry_delays=0, priority=HIGH, tenant=lambda a: f"t{a['number']}")
+    @app.task(queue="q", max_attempts=2, retry_delays=0, priority=HIGH, tenant=lambda number: f"t{number}")
     async def look(number: int, context: TaskContext) -> None:
         message = context.message
         seen.append((context.attempt, context.is_last_attempt, context.max_attempts, message.attempt))
@@ -171,7 +171,7 @@ async def test_the_context_knows_the_message(database18: str, caplog: pytest.Log
 def test_processes_time_out_and_crash_by_themselves(stage: Stage) -> None:
     stage.write(
         """
-        @app.task(process=True, attempt_timeout=1, max_attempts=2, retry_delays=0)
+        @app.task(process=True, attempt_timeout=1, max_attempts=2, retry_delays=0, ttl=60)
         def endless():
             say("endless", os.getpid())
             while True:
