@@ -58,12 +58,23 @@ def tick(context: penstock.TaskContext) -> None:
 def worker() -> Iterator[subprocess.Popen[bytes]]:
     """`penstock worker tasks:app`, with a short lease so that one need not wait when it is killed."""
     command = [sys.executable, "-m", "penstock.cli", "worker", "tasks:app", "--lease", "2"]
-    process = subprocess.Popen([*command, "--log-level", "error"], cwd=Path(__file__).parent)
+    process = subprocess.Popen(
+        [*command, "--log-level", "error"], cwd=Path(__file__).parent, start_new_session=True
+    )
     try:
         yield process
     finally:
         process.terminate()
         process.wait()
+
+
+def until_idle(queue_name: str) -> None:
+    """Until no group waits for its members, and nothing is in the queue or runs."""
+    while True:
+        found = app.client.get_queue_statistics(queue_name)[0]
+        if not app.client.list_groups() and found.pending_count + found.processing_count == 0:
+            return
+        time.sleep(0.05)
 
 
 def until_dead(queue_name: str, number: int) -> list[penstock.DeadLetter]:
@@ -87,8 +98,7 @@ def tour() -> None:
         lines = ["now is the winter", "of our discontent"]
         following = total.call("Richard III")
         app.enqueue_group([count_words.call(line) for line in lines], callback=following)
-        while app.client.list_groups() or app.client.get_queue_statistics("default")[0].pending_count:
-            time.sleep(0.05)
+        until_idle("default")
 
         say("\nOne that works, and one that fails three times and is a dead letter then:")
         send_mail.enqueue("ada@example.org")
@@ -102,8 +112,7 @@ def tour() -> None:
         first.send_signal(signal.SIGKILL)
     with worker():
         until_begun(handle, 2)
-        while app.client.get_queue_statistics("slow")[0].processing_count:
-            time.sleep(0.05)
+        until_idle("slow")
 
 
 def stay(dsn: str) -> None:

@@ -31,7 +31,7 @@ errors = st.sampled_from([None, "boom", "bang"])
 caps = st.sampled_from([None, None, None, 1, 2, 3, 4, 5, 7, 10, 13, 24])
 least = st.sampled_from([5, 0, 1, 3])
 shares = st.sampled_from(
-    [(40, 30, 20, 10), (40, 30, 20, 10), (25, 25, 25, 25), (0, 33, 67, 0), (97, 1, 1, 1)]
+    [(40, 30, 20, 10), (40, 30, 20, 10), (25, 25, 25, 25), (0, 33, 67, 0), (97, 1, 1, 1), (0, 0, 0, 0)]
 )
 tenant_caps = st.sampled_from([None, 1, 2, 3])
 settings = st.builds(

@@ -11,10 +11,10 @@ from .messages import PRIORITIES
 
 @cache
 def quotas(most: int | None, least: int, shares: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The places of each priority; one number, for all together, where there are too few to divide."""
+    """The places of each priority; one number for all, where there are too few to divide, or no shares."""
     if most is None:
         return None
-    if most < sum(1 for share in shares if share):
+    if most < sum(1 for share in shares if share) or not any(shares):
         return (most,)
     minimum = least if 4 * least <= most else 0
     needed = [max(minimum, 1 if share else 0) for share in shares]

@@ -156,30 +156,42 @@ class Consuming(Publishing):
         whose=tokens,
         delay=st.sampled_from([None, None, 0, 12]),
         error=errors,
+        most=st.sampled_from([None, None, 1, 2, 5]),
         level=snapshots,
     )
     def nack(
-        self, name: str, pick: int, whose: str, *, delay: int | None, error: str | None, level: str | None
+        self,
+        name: str,
+        pick: int,
+        whose: str,
+        *,
+        delay: int | None,
+        error: str | None,
+        most: int | None,
+        level: str | None,
     ) -> None:
         queue = self._queue(name, "active")
         message_id, token = self._leased(queue, pick, whose)
         with self.engine.isolation(level):
             actual = self.engine.one(
-                "select penstock.nack_message(%s, %s, %s, %s, %s)",
-                [queue.name, message_id, token, delay, error],
+                "select penstock.nack_message(%s, %s, %s, %s, %s, %s)",
+                [queue.name, message_id, token, delay, error, most],
             )
-        expected = self.model.nack(queue, message_id, token, delay, error, snapshot=level is not None)
+        expected = self.model.nack(
+            queue, message_id, token, delay, error, most=most, snapshot=level is not None
+        )
         assert actual is expected
 
-    @rule(name=queue_names, pick=picks, whose=tokens, level=snapshots)
-    def release(self, name: str, pick: int, whose: str, level: str | None) -> None:
+    @rule(name=queue_names, pick=picks, whose=tokens, delay=st.sampled_from([0, 0, 0, 10]), level=snapshots)
+    def release(self, name: str, pick: int, whose: str, delay: int, level: str | None) -> None:
         queue = self._queue(name, "active")
         message_id, token = self._leased(queue, pick, whose)
         with self.engine.isolation(level):
             actual = self.engine.one(
-                "select penstock.release_message(%s, %s, %s)", [queue.name, message_id, token]
+                "select penstock.release_message(%s, %s, %s, %s)", [queue.name, message_id, token, delay]
             )
-        assert actual is self.model.release(queue, message_id, token, snapshot=level is not None)
+        expected = self.model.release(queue, message_id, token, delay, snapshot=level is not None)
+        assert actual is expected
 
     @rule(name=queue_names, pick=picks, whose=tokens, error=errors, level=snapshots)
     def reject(self, name: str, pick: int, whose: str, error: str | None, level: str | None) -> None:

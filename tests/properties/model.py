@@ -213,19 +213,26 @@ class Model:
         delay: int | None,
         error: str | None,
         *,
+        most: int | None = None,
         snapshot: bool = False,
     ) -> bool:
         message = queue.held(message_id, token)
         if message is not None:
-            queue.give_back(message, self.now, delay, error, "anywhere" if snapshot else "back")
+            kind = "anywhere" if snapshot else "back"
+            queue.give_back(message, self.now, delay, error, kind, most=most)
             queue.hand_on(self.now, snapshot=snapshot)
         return message is not None
 
-    def release(self, queue: Queue, message_id: int, token: str | None, *, snapshot: bool = False) -> bool:
+    def release(
+        self, queue: Queue, message_id: int, token: str | None, delay: int, *, snapshot: bool = False
+    ) -> bool:
         message = queue.held(message_id, token)
         if message is not None:
             message.attempts -= 1
-            queue.enter([message], "anywhere" if snapshot else "back")
+            if delay > 0:
+                queue.put_off(message, self.now, delay)
+            else:
+                queue.enter([message], "anywhere" if snapshot else "back")
             message.late_since = self.now if message.over(self.now) else None
             queue.hand_on(self.now, snapshot=snapshot)
         return message is not None

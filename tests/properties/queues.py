@@ -189,11 +189,18 @@ class Queue:
                 self.wait(message, back=kind == "back")
 
     def give_back(
-        self, message: Message, at: datetime, delay: int | None, error: str | None, kind: str = "back"
+        self,
+        message: Message,
+        at: datetime,
+        delay: int | None,
+        error: str | None,
+        kind: str = "back",
+        *,
+        most: int | None = None,
     ) -> None:
         """The end of an attempt that failed."""
         message.fail(at, error)
-        most = message.limit if message.limit is not None else (self.settings.max_delivery_attempts or None)
+        most = message.limit or most or self.settings.max_delivery_attempts or None
         if most is not None and message.attempts >= most:
             self.bury(message, at, "no_attempts_left")
         elif message.over(at):
@@ -202,10 +209,13 @@ class Queue:
             delays = self.settings.retry_delays
             delay = delays[min(message.attempts, len(delays)) - 1] if delay is None else delay
             if delay > 0:
-                message.state, message.due_at = "scheduled", at + timedelta(seconds=delay)
-                self.leave(message)
+                self.put_off(message, at, delay)
             else:
                 self.enter([message], kind)
+
+    def put_off(self, message: Message, at: datetime, delay: int) -> None:
+        message.state, message.due_at = "scheduled", at + timedelta(seconds=delay)
+        self.leave(message)
 
     def expire(self, messages: Iterable[Message], at: datetime) -> int:
         expired = list(messages)

@@ -6,13 +6,14 @@ import sys
 from datetime import date
 from typing import Any
 
+import psycopg
 import pytest
 
 import penstock
 from penstock import App, InvalidArgument
 
 from .kinds import Point
-from .working import async_until, working
+from .working import working
 
 QUEUE = "test_unique"
 
@@ -118,7 +119,7 @@ def test_a_default_that_json_cannot_hold(unconnected: App) -> None:
     def handler(x: int, nothing: Any = ...) -> None: ...
 
     task = unconnected.task(queue=QUEUE, unique=True)(handler)
-    with pytest.raises(InvalidArgument, match=r"(?s)handler.*"):
+    with pytest.raises(InvalidArgument, match="handler"):
         task.enqueue(1)
 
 
@@ -152,7 +153,6 @@ async def test_free_again_when_the_first_has_ended(app: App, ending: str) -> Non
         while await state() != ending:
             await asyncio.sleep(0.01)
         assert (await once.enqueue_async(1)).id != first.id
-        await async_until(lambda: True)
     await app.aclose()
 
 
@@ -163,13 +163,13 @@ async def test_many_at_once_find_one(app: App) -> None:
     await app.aclose()
 
 
-def test_in_a_transaction_the_first_one_counts_until_it_is_rolled_back(app: App) -> None:
+def test_in_a_transaction_the_first_one_counts_until_it_is_rolled_back(app: App, database18: str) -> None:
     task = app.task(queue=QUEUE, unique=True)(report)
     task.enqueue(OTHER_DAY)
-    with pytest.raises(RuntimeError), app.client.transaction() as transaction:
-        first = task.using(transaction).enqueue(DAY)
-        assert task.using(transaction).enqueue(DAY).id == first.id
-        raise RuntimeError
+    with psycopg.connect(database18) as connection:
+        first = task.using(connection).enqueue(DAY)
+        assert task.using(connection).enqueue(DAY).id == first.id
+        connection.rollback()
     again = task.enqueue(DAY)
     assert again.id != first.id
     assert task.enqueue(DAY).id == again.id

@@ -37,21 +37,68 @@ async def test_threads_run_at_once_as_many_as_there_are_places(database18: str) 
     assert most == 6
 
 
-async def test_a_thread_has_the_context_variables_and_none_of_another_run(database18: str) -> None:
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_handler_has_a_context_of_its_own(database18: str, kind: str) -> None:
+    """And none of the variables that an earlier run has set."""
     app, seen, mine = App(), list[Any](), ContextVar("mine", default="unset")
 
-    @app.task
     def look(number: int) -> None:
         context = current_context()
         assert context is not None
         seen.append((number, context.message.payload, mine.get()))
         mine.set(f"of {number}")
 
-    async with working(app, database18, threads=1):
-        for number in range(3):
-            assert await ended(await look.enqueue_async(number)) is None
-    assert seen == [(number, {"number": number}, "unset") for number in range(3)]
+    async def look_async(number: int) -> None:
+        look(number)
+        await asyncio.sleep(0.01)
+        assert mine.get() == f"of {number}"
+
+    task = app.task(name="look")(look_async if kind == "async" else look)
+    async with working(app, database18, threads=1, concurrency=1):
+        for handle in await task.enqueue_many_async([(number,) for number in range(4)]):
+            assert await ended(handle) is None
+    assert seen == [(number, {"number": number}, "unset") for number in range(4)]
     assert current_context() is None
+
+
+async def test_what_a_handler_does_to_its_own_task_does_not_reach_the_next_one(database18: str) -> None:
+    app, ran = App(), list[str]()
+
+    def cancel_me() -> asyncio.Task[Any]:
+        me = asyncio.current_task()
+        assert me is not None
+        me.cancel()
+        return me
+
+    @app.task(queue="q")
+    async def hasty() -> None:
+        cancel_me()
+
+    @app.task(queue="q")
+    async def later() -> None:
+        me = asyncio.current_task()
+        assert me is not None
+        asyncio.get_running_loop().call_later(0.1, me.cancel)
+
+    @app.task(queue="q")
+    async def stubborn() -> None:
+        cancel_me()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ran.append("swallowed")
+
+    @app.task(queue="q")
+    async def next_one() -> None:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            group.create_task(asyncio.sleep(0.2))
+        ran.append("next")
+
+    async with working(app, database18, concurrency=1):
+        for task in (hasty, stubborn, later):
+            await task.enqueue_async()
+            assert await ended(await next_one.enqueue_async()) is None
+    assert ran == ["next", "swallowed", "next", "next"]
 
 
 async def test_an_async_handler_is_cancelled_when_its_time_is_over(database18: str) -> None:

@@ -149,7 +149,7 @@ class App:
         if isinstance(function, Task) or not callable(function):
             raise InvalidArgument(f"a task is made of a function, not of {function!r}")
         name = getattr(function, "__name__", None) if name is None else name
-        if not isinstance(name, str) or not name:
+        if not isinstance(name, str) or not name or "\0" in name:
             raise InvalidArgument(
                 f"a task needs a name, a string, not {name!r}", hint='@app.task(name="...")'
             )
@@ -191,8 +191,8 @@ class App:
 
     def _add_needs(self, task: Task[..., Any]) -> None:
         """A queue has one cap: tasks that share it have to agree. Results are kept for the longest time."""
-        if not isinstance(task.queue, str) or not task.queue:
-            raise InvalidArgument(f"queue must be a string, not {task.queue!r}")
+        if not isinstance(task.queue, str) or not task.queue or "\0" in task.queue:
+            raise InvalidArgument(f"queue must be the name of a queue, not {task.queue!r}")
         before = self._queues.get(task.queue)
         if before is not None and before.max_active != task.max_active:
             raise InvalidArgument(

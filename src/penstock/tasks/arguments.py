@@ -23,7 +23,6 @@ _MISSING: Any = object()
 # What JSON holds as text or numbers, but is something else: text is no bytes, and no datetime.
 _STRICT = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
 # What JSON holds as it is: a value of exactly its parameter's type needs no look.
-_BUILTIN = (str, int, float, bytes, dict, list, tuple, set, frozenset, datetime, date, time, timedelta)
 _PLAIN = frozenset({str, int, bool, float, type(None)})
 
 
@@ -34,8 +33,7 @@ def to_plain(value: object) -> Json:
 
 def _strictly(value: object, kind: Any) -> None:
     """Raise where a value is not of a type, however much alike JSON would make them."""
-    kept = msgspec.to_builtins(value, builtin_types=_STRICT, enc_hook=_encode_model)
-    msgspec.convert(kept, kind, builtin_types=_STRICT, dec_hook=_decode_model)
+    msgspec.convert(_kept(value), kind, builtin_types=_STRICT, dec_hook=_decode_model)
 
 
 def from_plain(plain: Json, kind: Any) -> Any:
@@ -86,6 +84,10 @@ class Arguments:
                 f"an annotation of task {self._task_name!r} names {exc.name!r}, unknown to its module",
                 hint="import it in the module, not under TYPE_CHECKING only",
             ) from exc
+        except Exception as exc:
+            raise InvalidArgument(
+                f"an annotation of task {self._task_name!r} cannot be read: {type(exc).__name__}: {exc}"
+            ) from exc
 
     @cached_property
     def context_name(self) -> str | None:
@@ -128,11 +130,24 @@ class Arguments:
     @cached_property
     def _model(self) -> type[msgspec.Struct]:
         """A struct with a field for each parameter: it converts, and knows what is missing or too much."""
+        # Not under their own names: some names mean something to a class.
         fields: list[Any] = [
-            (name, kind) if name in self._required else (name, kind, msgspec.field(default=_MISSING))
-            for name, kind in self._kinds.items()
+            (f"f{n}", kind) if name in self._required else (f"f{n}", kind, msgspec.field(default=_MISSING))
+            for n, (name, kind) in enumerate(self._kinds.items())
         ]
-        return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not self.takes_any)
+        rename = {f"f{n}": name for n, name in enumerate(self._kinds)}
+        return msgspec.defstruct(
+            "Arguments", fields, kw_only=True, rename=rename, forbid_unknown_fields=not self.takes_any
+        )
+
+    def _given(self, found: Any) -> dict[str, Any]:
+        """The arguments that a struct of that model has."""
+        given = {}
+        for n, name in enumerate(self.names):
+            value = getattr(found, f"f{n}")
+            if value is not _MISSING:
+                given[name] = value
+        return given
 
     @cached_property
     def result_kind(self) -> Any:
@@ -175,7 +190,7 @@ class Arguments:
         except (TypeError, ValueError, msgspec.ValidationError, InvalidArgument) as exc:
             fault = f"got {name}={_shown(value)}, which does not fit {_name(kind)}: {exc}"
             raise self._misfit(fault) from exc
-        if _differs(value, back):
+        if not _is_same(_kept(value), _kept(back)):
             raise self._misfit(f"got {name}={_shown(value)}, which would come back as {_shown(back)}")
         return plain
 
@@ -183,6 +198,18 @@ class Arguments:
         """The arguments of a call, and the defaults of the others."""
         defaults = {n: self._parameters[n].default for n in self.names if n not in self._required}
         return defaults | dict(bound)
+
+    def canonical(self, bound: Mapping[str, object]) -> Json:
+        """The arguments such that the same ones are the same text: as they come back, in order."""
+        plain = {}
+        for name in sorted(bound):
+            kind = self._kinds.get(name, Any)
+            try:
+                back = from_plain(to_plain(bound[name]), kind)
+                plain[name] = msgspec.to_builtins(back, str_keys=True, enc_hook=_encode_model, order="sorted")
+            except (TypeError, ValueError, msgspec.ValidationError) as exc:
+                raise self._misfit(f"is unique by {name}={_shown(bound[name])}: {exc}") from exc
+        return plain
 
     def check_names(self, names: Iterable[str], what: str) -> None:
         """Refuse names that are no parameters."""
@@ -209,7 +236,7 @@ class Arguments:
             except (ValueError, TypeError):
                 pass  # what is wrong is told below
             else:
-                return {name: value for name in self.names if (value := getattr(found, name)) is not _MISSING}
+                return self._given(found)
         return self.decode(load_json(stored))
 
     def decode(self, plain: Json) -> dict[str, Any]:
@@ -226,11 +253,7 @@ class Arguments:
             raise PayloadInvalid(
                 f"the payload of task {self._task_name!r} does not fit {self.signature}: {exc}"
             ) from exc
-        arguments = {}
-        for name in self.names:
-            value = getattr(found, name)
-            if value is not _MISSING:
-                arguments[name] = value
+        arguments = self._given(found)
         if self.takes_any:
             arguments |= {name: value for name, value in plain.items() if name not in self._kinds}
         return arguments
@@ -253,12 +276,27 @@ class Arguments:
         return InvalidArgument(f"task {self._task_name!r} {fault}: its arguments are {self.signature}")
 
 
-def _differs(value: object, back: object) -> bool:
-    """Whether what comes back is something else, as far as that can be told."""
-    if type(value) is type(back):
-        return type(value).__eq__ is not object.__eq__ and value != back and value == value  # noqa: PLR0124
-    # A model of a class derived from the one that is asked for loses what it adds.
-    return isinstance(value, type(back)) and hasattr(back, "__dict__") and not isinstance(back, _BUILTIN)
+def _kept(value: object) -> Any:
+    """A value in parts: models as dicts, sets in order, and what JSON has no type for as it is."""
+    return msgspec.to_builtins(value, builtin_types=_STRICT, enc_hook=_encode_model, order="sorted")
+
+
+def _is_same(left: Any, right: Any) -> bool:
+    """Whether two values in parts are the same; moments by what they say.
+
+    In the hour that comes twice a moment is never equal to one of another time zone object.
+    """
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(_is_same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        return len(left) == len(right) and all(map(_is_same, left, right))
+    if isinstance(left, datetime) and isinstance(right, datetime):
+        return _said(left) == _said(right)
+    return bool(left == right or (left != left and right != right))  # noqa: PLR0124
+
+
+def _said(moment: datetime) -> tuple[datetime, timedelta | None]:
+    return moment.replace(tzinfo=None, fold=0), moment.utcoffset()
 
 
 def _shown(value: object) -> str:

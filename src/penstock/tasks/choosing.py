@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from penstock.errors import InvalidArgument
 from penstock.payloads import encode_json
 
-from .arguments import Arguments, to_plain
+from .arguments import Arguments
 
 __all__ = ["Tenant", "Unique", "tenant_of", "unique_key_of"]
 
@@ -29,8 +29,8 @@ def tenant_of(tenant: Tenant | None, arguments: Arguments) -> str | Choose | Non
     if tenant is None:
         return None
     if isinstance(tenant, str):
-        if not 1 <= len(tenant) <= LONGEST_TENANT:
-            raise InvalidArgument(f"tenant must have 1 to {LONGEST_TENANT} characters, not {tenant!r}")
+        if not 1 <= len(tenant) <= LONGEST_TENANT or "\0" in tenant:
+            raise InvalidArgument(f"tenant must be text of 1 to {LONGEST_TENANT} characters, not {tenant!r}")
         return tenant
     if callable(tenant):
         return _by_name(tenant, arguments, "tenant")
@@ -56,7 +56,7 @@ def unique_key_of(unique: Unique, task_name: str, arguments: Arguments) -> Choos
 
     def key(given: Mapping[str, object]) -> str:
         of = given if chosen is None else {name: given.get(name) for name in chosen}
-        text = encode_json(to_plain({name: of[name] for name in sorted(of)}), "unique")
+        text = encode_json(arguments.canonical(of), "unique")
         return f"{task_name}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     return key

@@ -114,7 +114,7 @@ class Task(Generic[P, R]):
         """What its queue has to be."""
         return self.app.needs(self.queue)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -156,11 +156,11 @@ class Task(Generic[P, R]):
         """The handle of a task that was enqueued before, perhaps by another process."""
         return Handle(self, message_id)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
         return BoundTask(self, CallOptions(), None).enqueue(*args, **kwargs)
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
         return await BoundTask(self, CallOptions(), None).enqueue_async(*args, **kwargs)
 
@@ -184,7 +184,7 @@ class Task(Generic[P, R]):
         bound = BoundTask(self, CallOptions(), None)
         return await bound.enqueue_many_async(calls, progress=progress, atomic=atomic)
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with these arguments, to be put into a group."""
         return BoundTask(self, CallOptions(), None).call(*args, **kwargs)
 
@@ -222,7 +222,7 @@ class BoundTask(Generic[P, R]):
             raise UnsupportedConnection("using() takes a connection or a session, not None")
         return BoundTask(self.task, self._options, connection)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
         message = self._message(self.task.arguments.bind(args, kwargs))
         with self._told(), ExitStack() as stack:
@@ -232,7 +232,7 @@ class BoundTask(Generic[P, R]):
             call.message_ids.append(found)
         return Handle(self.task, found)
 
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+    async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
         message = self._message(self.task.arguments.bind(args, kwargs))
         with self._told(), ExitStack() as stack:
@@ -276,7 +276,7 @@ class BoundTask(Generic[P, R]):
             )
         return [Handle(self.task, found) for found in call.message_ids]
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with these options and arguments, to be put into a group."""
         bound = cast("BoundTask[..., Any]", self)
         return TaskCall(bound.task, bound, self.task.arguments.bind(args, kwargs, without=RESULTS))

@@ -198,7 +198,7 @@ class Part:
         self.app = app
         self.settler = RecordingSettler(client, self._settled)
         self.executor = RecordingExecutor(app, self.settler)
-        leases = Leases(client, LEASE_SECONDS, "penstock.testing")
+        leases = Leases(client, LEASE_SECONDS)
         leases.executor = self.executor
         names = tuple(needs.name for needs in app.queues)
         self._fetcher = Fetcher(

@@ -89,21 +89,32 @@ class Executor:
 
     # Runs
 
-    def submit(self, runs: list[Run]) -> None:
-        """Take over runs, and start those that there is a place for."""
+    def submit(self, runs: list[Run], ahead: int = 0) -> int:
+        """Take over runs, and start those that there is a place for; how many were too many.
+
+        A kind of place, or a task, that is full must not keep others from theirs: what it has too much of
+        is given back.
+        """
+        too_many = 0
         for run in runs:
             self.runs[run.claimed.queue_name, run.claimed.message_id] = run
+            lane = self._lane_of(run)
             if self._limited and (limited := self._limited.get(run.task.name)) is not None:
                 if limited.running >= limited.limit:
-                    if len(limited.waiting) >= limited.limit:
-                        # A task that is full must not keep others from the places of the worker.
-                        self._release(run, 1)
-                    else:
+                    if len(limited.waiting) < limited.limit:
                         limited.waiting.append(run)
+                    else:
+                        self._release(run, 1)
+                        too_many += 1
                     continue
                 limited.running += 1
-            self._lane_of(run).waiting.append(run)
+            elif lane.running >= lane.limit and len(lane.waiting) >= max(ahead, lane.limit // 2, 1):
+                self._release(run, 1)
+                too_many += 1
+                continue
+            lane.waiting.append(run)
         self._start()
+        return too_many
 
     def _start(self) -> None:
         self._wake_runner()
@@ -186,6 +197,8 @@ class Executor:
     # Ends
 
     def _end(self, run: Run, tell: Callable[..., None], *arguments: Any) -> None:
+        if run.is_over:
+            return  # given up before
         run.is_over = True
         if not run.is_settled and run.interruption != "lost":
             tell(run, *arguments)
@@ -261,6 +274,11 @@ class Executor:
     def interrupt_all(self) -> None:
         for run in self.running:
             run.interrupt("stopped")
+
+    def give_up(self) -> None:
+        """Give back what runs on although it was told to end: the process ends without it."""
+        for run in self.running:
+            self._release(run)
 
     async def close(self) -> None:
         for runner in tuple(self._runners):

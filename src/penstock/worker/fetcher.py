@@ -40,6 +40,8 @@ LONGEST_POLL_SECONDS = 1.0
 POLL_LISTENING_SECONDS = 1.0
 # What is due is looked for this much later.
 DUE_SLACK_SECONDS = 0.02
+# A claim that brought too many of a kind is followed by the next one after this.
+TOO_MANY_SECONDS = 0.25
 # A task that nobody here knows is left alone, the longer the longer it is unknown.
 LONGEST_LEFT_SECONDS = 10.0
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
@@ -59,13 +61,25 @@ class Source(AsyncFlag):
         self.channel: str | None = None
         self.poll_at = 0.0
         self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
+        # How many to claim at most, and when, after a claim that brought too many of a kind.
+        self.cap = MOST_CLAIMED
+        self.not_before = 0.0
         # When something is due that this worker has put off.
         self.due: list[float] = []
         self._bell = bell
         self.set()
 
     def next_poll(self) -> float:
-        return min(self.poll_at, self.due[0]) if self.due else self.poll_at
+        at = 0.0 if self.is_set() else self.poll_at
+        return max(min(at, self.due[0]) if self.due else at, self.not_before)
+
+    def learn(self, claimed: int, too_many: int) -> None:
+        """After a claim: less at once where some had to be given back, else more again."""
+        if too_many:
+            self.cap = max(1, claimed - too_many)
+            self.not_before = now() + TOO_MANY_SECONDS
+        else:
+            self.cap = min(2 * self.cap, MOST_CLAIMED)
 
     def set(self) -> None:
         super().set()
@@ -148,18 +162,14 @@ class Fetcher:
         """One round; how long to wait, unless something happens."""
         self._bell.clear()
         for source in self._sources:
-            if source.is_set() or source.next_poll() <= now():
-                wanted = self._wanted(source.queue_name)
+            if source.next_poll() <= now():
+                wanted = min(self._wanted(source.queue_name), source.cap)
                 if wanted > 0:
                     await self._fetch(source, wanted)
         # Who was served first is served last in the next round.
         self._sources.append(self._sources.pop(0))
-        if any(source.is_set() and self._wanted(source.queue_name) > 0 for source in self._sources):
-            return 0.0
-        return max(0.0, min(s.next_poll() for s in self._sources) - now()) if self._has_room() else 3600.0
-
-    def _has_room(self) -> bool:
-        return any(self._wanted(source.queue_name) > 0 for source in self._sources)
+        waits = [s.next_poll() - now() for s in self._sources if self._wanted(s.queue_name) > 0]
+        return max(0.0, min(waits, default=3600.0))
 
     def _wanted(self, queue_name: str) -> int:
         """How many to claim: for free places, and a little ahead; not in driblets while there is enough."""
@@ -202,14 +212,14 @@ class Fetcher:
             return
         claimed = timed.result
         if claimed:
-            self._hand_over(claimed)
+            source.learn(len(claimed), self._hand_over(claimed))
             source.backoff.reset()
         if len(claimed) == wanted or (claimed and self._app.needs(source.queue_name).max_active is not None):
             source.set()
         heard = source.channel is not None and self._client._host.hears(source.channel)
         source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
 
-    def _hand_over(self, claimed: list[Claimed]) -> None:
+    def _hand_over(self, claimed: list[Claimed]) -> int:
         runs = []
         for row in claimed:
             headers = self._parsed.get(row.headers)
@@ -231,7 +241,7 @@ class Fetcher:
                 self._settler.failed(run, 0, "given up: its workers were lost, over and over")
                 continue
             runs.append(run)
-        self._executor.submit(runs)
+        return self._executor.submit(runs, int(self._rate * AHEAD_SECONDS))
 
     def _parse(self, text: str | None) -> dict[str, Any]:
         found = load_json(text) if text else {}

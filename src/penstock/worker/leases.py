@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import uuid
+import secrets
 from collections import defaultdict
 from typing import TypeVar
 
@@ -26,28 +26,28 @@ logger = logging.getLogger("penstock.worker")
 MOST_CHECKED = 1000
 # After a pulse that failed.
 RETRY_SECONDS = 1.0
+NAME_BYTES = 6
 
 
 class Leases:
     """Keeps what this worker holds, with a third of the time of a lease between pulses."""
 
-    def __init__(self, client: AsyncClient, seconds: float, name: str) -> None:
+    def __init__(self, client: AsyncClient, seconds: float) -> None:
         self.seconds = seconds
         self._client = client
-        self._name = name
-        self.token = self._new_token()
+        # Short: it is written with every message that is claimed. The registry tells whose it is.
+        self.name = self.token = secrets.token_hex(NAME_BYTES)
+        self._renewals = 0
         # Tokens of claims whose outcome is not known: a pulse would keep what nobody here has.
         self._doubtful: set[str] = set()
         self._pulsed_at = now()
         self.executor: Executor | None = None
 
-    def _new_token(self) -> str:
-        return f"{self._name}:{uuid.uuid4().hex[:12]}"
-
     def renew_token(self) -> None:
         """Go on with another token; what the old one is known to hold is kept message by message."""
         self._doubtful.add(self.token)
-        self.token = self._new_token()
+        self._renewals += 1
+        self.token = f"{self.name}-{self._renewals}"
 
     async def run(self) -> None:
         """Until it is cancelled."""

@@ -36,7 +36,7 @@ class Registry:
         self._app = app
         self._client = client
         self._executor = executor
-        self._token = leases.token
+        self._token = leases.name
         self._queue_names = queue_names
         self.stopping = False
 

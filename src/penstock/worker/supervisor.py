@@ -114,6 +114,7 @@ def watch_parent(stop: Callable[[], None]) -> None:
     def watch() -> None:
         while str(os.getppid()) == parent:
             time.sleep(WATCH_SECONDS)
+        logger.warning("the process that started this worker is gone: stopping")
         stop()
 
     threading.Thread(target=watch, name="penstock parent", daemon=True).start()

@@ -7,7 +7,6 @@ import logging
 import math
 import os
 import signal
-import socket
 from collections.abc import Coroutine, Sequence
 from typing import Any, Literal
 
@@ -176,7 +175,7 @@ class Worker:
 
     async def _work(self, client: AsyncClient, claims: AsyncClient) -> None:
         app, loops = self._app, []
-        leases = Leases(claims, self._lease, f"{socket.gethostname()}:{os.getpid()}")
+        leases = Leases(claims, self._lease)
         settler = Settler(client, self._settled, leases.renew_token)
         self._executor = executor = Executor(
             app,
@@ -266,6 +265,7 @@ class Worker:
             deadline = now() + LAST_WORDS_SECONDS
             while executor.running and now() < deadline:
                 await self._a_moment(deadline - now())
+            executor.give_up()
         if not await settler.drained(LAST_WORDS_SECONDS):
             logger.warning("the end of some tasks could not be recorded: they will run again")
 

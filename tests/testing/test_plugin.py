@@ -1,0 +1,220 @@
+"""The plugin in real runs of pytest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+
+import psycopg
+import pytest
+
+from penstock.embedded import Server
+from penstock.testing import VARIABLE
+
+pytest_plugins = ("pytester",)
+
+TASKS = """
+    from penstock import App
+
+    app = App("postgresql://nobody@localhost:1/production")
+    sent = []
+
+    @app.task(max_attempts=2, retry_delays=60)
+    def mail(to: str, times: int = 1) -> None:
+        if to == "nobody":
+            raise LookupError("who is that?")
+        sent.append(to)
+
+    @app.task(queue="async")
+    async def mail_later(to: str) -> None:
+        await mail.options(delay=3600).enqueue_async(to)
+"""
+
+CONFTEST = """
+    import pytest
+    import psycopg
+    import tasks
+
+    @pytest.fixture
+    def queue(penstock_tasks):
+        penstock_tasks.connect(tasks.app)
+        tasks.sent.clear()
+        return penstock_tasks
+"""
+
+TESTS = """
+    import pytest
+    from datetime import timedelta
+    from tasks import mail, mail_later, sent
+
+    def test_enqueued(queue):
+        mail.enqueue("ann")
+        [message] = queue.assert_enqueued(mail, to="ann")
+        assert message.queue == "default"
+        queue.assert_not_enqueued(mail_later)
+        assert sent == []
+
+    def test_drain(queue, penstock_clock):
+        queue.assert_not_enqueued()
+        mail_later.enqueue("bob")
+        assert [ran.task for ran in queue.drain()] == ["mail_later"]
+        penstock_clock.advance(timedelta(hours=1))
+        queue.drain()
+        assert sent == ["bob"]
+
+    @pytest.mark.parametrize("number", range(3))
+    async def test_async(queue, number):
+        queue.assert_not_enqueued()
+        handle = await mail_later.enqueue_async("carl")
+        assert handle.id == 1
+        await queue.drain_async(with_scheduled=True)
+        assert sent == ["carl"]
+
+    def test_error(queue):
+        mail.enqueue("nobody")
+        with pytest.raises(LookupError):
+            queue.drain()
+        [ran] = queue.drain(with_scheduled=True, raise_errors=False)
+        assert ran.outcome == "failed"
+        assert [dead.reason for dead in queue.dead(mail)] == ["no_attempts_left"]
+"""
+
+OPTIONS = ("-W", "error", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider")
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, server18: Server) -> pytest.Pytester:
+    """A project with tasks and tests, and a server for it."""
+    monkeypatch.setenv(VARIABLE, server18.dsn())
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    pytester.makeconftest(CONFTEST)
+    pytester.makepyfile(tasks=TASKS, test_mail=TESTS)
+    return pytester
+
+
+def test_it_is_installed_as_a_plugin() -> None:
+    [found] = importlib.metadata.entry_points(group="pytest11", name="penstock")
+    assert found.value == "penstock.testing.plugin"
+
+
+def test_a_project_with_tasks(project: pytest.Pytester) -> None:
+    result = project.runpytest_subprocess(*OPTIONS)
+    result.assert_outcomes(passed=6)
+
+
+def test_several_workers_at_once(project: pytest.Pytester, server18: Server) -> None:
+    with psycopg.connect(server18.dsn()) as connection:
+        before = connection.execute("select count(*) from pg_database").fetchone()
+    project.runpytest_subprocess(*OPTIONS, "-n", "2").assert_outcomes(passed=6)
+    with psycopg.connect(server18.dsn()) as connection:
+        assert connection.execute("select count(*) from pg_database").fetchone() == before
+
+
+def test_a_throwaway_server_of_its_own(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    project.makepyfile(
+        test_server="""
+        def test_it(penstock_server, penstock_dsn):
+            assert "penstock-" in penstock_server.dsn()
+        """
+    )
+    project.runpytest_subprocess(*OPTIONS, "test_server.py").assert_outcomes(passed=1)
+
+
+def test_the_server_of_the_configuration(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, server18: Server
+) -> None:
+    project.makepyfile(
+        test_server="""
+        def test_it(penstock_server, penstock_dsn):
+            assert "of=configuration" in penstock_server.dsn() and "of=configuration" in penstock_dsn
+        """
+    )
+    configured = server18.dsn() + "&options=-c%20penstock.of%3Dconfiguration"
+    project.makeini("[pytest]\npenstock_dsn = " + configured)
+    project.makepyfile(
+        test_server="""
+        import psycopg
+
+        def test_it(penstock_server, penstock_dsn):
+            for dsn in (penstock_server.dsn(), penstock_dsn):
+                with psycopg.connect(dsn) as connection:
+                    assert connection.execute("show penstock.of").fetchone() == ("configuration",)
+        """
+    )
+    # The environment goes before it.
+    project.runpytest_subprocess(*OPTIONS, "test_server.py").assert_outcomes(failed=1)
+    monkeypatch.delenv(VARIABLE)
+    project.runpytest_subprocess(*OPTIONS, "test_server.py").assert_outcomes(passed=1)
+
+
+def test_fixtures_can_be_overridden(project: pytest.Pytester) -> None:
+    project.makeconftest(
+        CONFTEST
+        + """
+    @pytest.fixture(scope="session")
+    def penstock_template(penstock_template):
+        with psycopg.connect(penstock_template) as connection:
+            connection.execute("create table orders (id bigint)")
+        return penstock_template
+    """
+    )
+    project.makepyfile(
+        test_orders="""
+        import psycopg
+        import pytest
+
+        @pytest.mark.parametrize("number", range(3))
+        def test_orders(penstock_dsn, number):
+            with psycopg.connect(penstock_dsn) as connection:
+                connection.execute("insert into orders values (1)")
+                assert connection.execute("select count(*) from orders").fetchone() == (1,)
+        """
+    )
+    project.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=9)
+
+
+def test_a_failed_assertion_points_to_the_test(project: pytest.Pytester) -> None:
+    project.makepyfile(
+        test_fails="""
+        from tasks import mail
+
+        def test_it(queue):
+            mail.enqueue("ann")
+            queue.assert_enqueued(mail, to="bob")
+        """
+    )
+    result = project.runpytest_subprocess(*OPTIONS, "test_fails.py")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            '*queue.assert_enqueued(mail, to="bob")',
+            "E * AssertionError: mail(to='bob') is enqueued 0 times, not once",
+            "E * enqueued:",
+            "E *   mail(to='ann') in queue 'default'",
+            "test_fails.py:5: AssertionError",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*__tracebackhide__*")
+
+
+def test_who_does_not_use_it_does_not_pay_for_it() -> None:
+    code = "import pytest, sys; before = set(sys.modules); import penstock.testing.plugin; print(*sorted(set(sys.modules) - before))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert set(found.split()) <= {
+        "penstock",
+        "penstock.testing",
+        "penstock.testing.plugin",
+        "penstock.version",
+        "importlib.metadata",
+    } | {name for name in found.split() if name.split(".")[0] in sys.stdlib_module_names}
+    assert "penstock.testing.plugin" in found.split()
+    assert "asyncio" not in found.split()
+
+
+def test_its_fixtures_are_listed(project: pytest.Pytester) -> None:
+    result = project.runpytest_subprocess("--fixtures", "-p", "no:asyncio")
+    result.stdout.fnmatch_lines_random(
+        [f"penstock_{name}*plugin.py*" for name in ("server *", "template *", "dsn", "clock", "tasks")]
+    )

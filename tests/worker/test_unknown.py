@@ -1,0 +1,97 @@
+"""Messages that a worker cannot make sense of: left to others, and harmless."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+
+from penstock import App
+from tests.worker.stage import Stage, ended, one, working
+
+Sql = psycopg.Connection[Any]
+
+COUNT_CLAIMS = """
+    create table claims (message_id bigint);
+    create function note_claim() returns trigger language plpgsql security definer set search_path = public
+        as $$ begin insert into public.claims values (new.id); return null; end $$;
+    create trigger note after insert on penstock.active for each row execute function note_claim();
+"""
+
+
+def test_a_task_that_is_not_known_here_is_left_to_those_who_know_it(stage: Stage, sql18: Sql) -> None:
+    sql18.execute(COUNT_CLAIMS)
+    stage.write(
+        """
+        @app.task
+        async def old():
+            say("old")
+        """,
+        name="before",
+    )
+    stage.write(
+        """
+        @app.task
+        async def old():
+            pass
+
+        @app.task
+        async def fresh(number: int, context: TaskContext):
+            say("fresh", number, context.attempt)
+        """
+    )
+    before = stage.start(module="before").begun()
+    ids = [stage.enqueue("fresh", number) for number in range(3)]
+    began_at = time.monotonic()
+    before.says("'fresh', which is not known here")
+    stage.enqueue("old")
+    stage.heard("old")
+    time.sleep(2.5)
+    watched = time.monotonic() - began_at
+    claims = one(sql18, "select count(*) from claims where message_id = any(%s)", ids)
+    assert 3 <= claims <= 3 * (watched + 1), "about once a second, at first"
+    for message_id in ids:
+        stage.until(lambda number=message_id: stage.state("fresh", number) == "scheduled", "it is put off", 5)
+        found = stage.details("fresh", message_id)
+        assert found is not None
+        assert (found.delivery_attempts, found.errors) == (0, ())
+    assert before.log.count("not known here") == 1, "told once"
+    after = stage.worker()
+    stage.heard(*(f"fresh {number} 1" for number in range(3)))
+    assert after.stop() == 0
+    assert before.stop() == 0
+    assert len(stage.said) == 4
+
+
+async def test_headers_of_others_do_no_harm(database18: str) -> None:
+    app, ran = App(), list[int]()
+
+    @app.task
+    async def fine(number: int) -> None:
+        ran.append(number)
+
+    strange: list[Any] = [
+        None,
+        {},
+        {"task": None},
+        {"task": ["fine"]},
+        {"task": {"name": "fine"}},
+        {"task": 7},
+        {"task": "fine", "group": "x", "position": []},
+        {"task": "fine", "group": -1, "position": 2**40},
+        {"task": "fine", "group": 2**70, "position": 1.5},
+        {"task": "fine", "group": 999, "position": 0},
+    ]
+    async with working(app, database18):
+        ids = [
+            await app.async_client.send("default", {"number": number}, headers=headers)
+            for number, headers in enumerate(strange)
+        ]
+        handle = await fine.enqueue_async(100)
+        assert await ended(handle) is None
+        for message_id in ids[:6]:
+            found = await app.async_client.get_message("default", message_id)
+            assert found is not None
+            assert (found.state, found.delivery_attempts) == ("scheduled", 0)
+    assert sorted(ran) == [6, 7, 8, 9, 100]
