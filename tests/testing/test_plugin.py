@@ -80,16 +80,28 @@ TESTS = """
         assert [dead.reason for dead in queue.dead(mail)] == ["no_attempts_left"]
 """
 
-OPTIONS = ("-W", "error", "-o", "asyncio_mode=auto", "-p", "no:cacheprovider")
+OPTIONS = (
+    *("-W", "error"),
+    *("-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function"),
+    *("-p", "no:cacheprovider"),
+)
+
+NEW_MODULES = """
+import sys
+import pytest
+before = set(sys.modules)
+import penstock.testing.plugin
+print(*sorted(set(sys.modules) - before))
+"""
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, server18: Server) -> pytest.Pytester:
-    """A project with tasks and tests, and a server for it."""
-    monkeypatch.setenv(VARIABLE, server18.dsn())
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project with tasks and tests."""
+    monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(tasks=TASKS, test_mail=TESTS)
+    pytester.makepyfile(tasks=TASKS)
     return pytester
 
 
@@ -98,67 +110,69 @@ def test_it_is_installed_as_a_plugin() -> None:
     assert found.value == "penstock.testing.plugin"
 
 
-def test_a_project_with_tasks(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess(*OPTIONS)
-    result.assert_outcomes(passed=6)
-
-
-def test_several_workers_at_once(project: pytest.Pytester, server18: Server) -> None:
-    with psycopg.connect(server18.dsn()) as connection:
-        before = connection.execute("select count(*) from pg_database").fetchone()
-    project.runpytest_subprocess(*OPTIONS, "-n", "2").assert_outcomes(passed=6)
-    with psycopg.connect(server18.dsn()) as connection:
-        assert connection.execute("select count(*) from pg_database").fetchone() == before
-
-
-def test_a_throwaway_server_of_its_own(project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE)
-    project.makepyfile(
-        test_server="""
-        def test_it(penstock_server, penstock_dsn):
-            assert "penstock-" in penstock_server.dsn()
-        """
-    )
-    project.runpytest_subprocess(*OPTIONS, "test_server.py").assert_outcomes(passed=1)
-
-
-def test_the_server_of_the_configuration(
+def test_a_project_with_tasks_on_several_workers(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, server18: Server
 ) -> None:
-    project.makepyfile(
-        test_server="""
-        def test_it(penstock_server, penstock_dsn):
-            assert "of=configuration" in penstock_server.dsn() and "of=configuration" in penstock_dsn
-        """
-    )
-    configured = server18.dsn() + "&options=-c%20penstock.of%3Dconfiguration"
-    project.makeini("[pytest]\npenstock_dsn = " + configured)
+    project.makepyfile(test_mail=TESTS)
+    # The environment goes before the configuration.
+    project.makeini("[pytest]\npenstock_dsn = postgresql://nobody@localhost:1/nowhere")
+    monkeypatch.setenv(VARIABLE, server18.dsn())
+    before = databases_of(server18)
+    result = project.runpytest_subprocess(*OPTIONS, "-n", "2")
+    result.assert_outcomes(passed=6)
+    assert databases_of(server18) == before
+
+
+def databases_of(server18: Server) -> set[str]:
+    with psycopg.connect(server18.dsn()) as connection:
+        return {name for (name,) in connection.execute("select datname from pg_database")}
+
+
+def test_the_server_of_the_configuration(project: pytest.Pytester, server18: Server) -> None:
+    configured = server18.dsn() + "&options=-c%20penstock.named_in%3Dconfiguration"
+    project.makeini(f"[pytest]\npenstock_dsn = {configured}")
     project.makepyfile(
         test_server="""
         import psycopg
+        from tasks import mail
 
         def test_it(penstock_server, penstock_dsn):
             for dsn in (penstock_server.dsn(), penstock_dsn):
                 with psycopg.connect(dsn) as connection:
-                    assert connection.execute("show penstock.of").fetchone() == ("configuration",)
+                    assert connection.execute("show penstock.named_in").fetchone() == ("configuration",)
+
+        def test_that_fails(queue):
+            mail.enqueue("ann")
+            queue.assert_enqueued(mail, to="bob")
         """
     )
-    # The environment goes before it.
-    project.runpytest_subprocess(*OPTIONS, "test_server.py").assert_outcomes(failed=1)
-    monkeypatch.delenv(VARIABLE)
-    project.runpytest_subprocess(*OPTIONS, "test_server.py").assert_outcomes(passed=1)
+    result = project.runpytest_subprocess(*OPTIONS)
+    result.assert_outcomes(passed=1, failed=1)
+    # The line of the test, and no line of ours.
+    result.stdout.fnmatch_lines(
+        [
+            '>*queue.assert_enqueued(mail, to="bob")',
+            "E * AssertionError: mail(to='bob') is enqueued 0 times, not once",
+            "E * enqueued:",
+            "E *   mail(to='ann') in queue 'default'",
+            "test_server.py:11: AssertionError",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*__tracebackhide__*")
 
 
-def test_fixtures_can_be_overridden(project: pytest.Pytester) -> None:
+def test_a_server_and_tables_of_its_own(project: pytest.Pytester) -> None:
     project.makeconftest(
-        CONFTEST
-        + """
-    @pytest.fixture(scope="session")
-    def penstock_template(penstock_template):
-        with psycopg.connect(penstock_template) as connection:
-            connection.execute("create table orders (id bigint)")
-        return penstock_template
-    """
+        """
+        import psycopg
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def penstock_template(penstock_template):
+            with psycopg.connect(penstock_template) as connection:
+                connection.execute("create table orders (id bigint)")
+            return penstock_template
+        """
     )
     project.makepyfile(
         test_orders="""
@@ -166,55 +180,29 @@ def test_fixtures_can_be_overridden(project: pytest.Pytester) -> None:
         import pytest
 
         @pytest.mark.parametrize("number", range(3))
-        def test_orders(penstock_dsn, number):
+        def test_orders(penstock_server, penstock_dsn, number):
+            assert "penstock-" in penstock_server.dsn()
             with psycopg.connect(penstock_dsn) as connection:
                 connection.execute("insert into orders values (1)")
                 assert connection.execute("select count(*) from orders").fetchone() == (1,)
         """
     )
-    project.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=9)
-
-
-def test_a_failed_assertion_points_to_the_test(project: pytest.Pytester) -> None:
-    project.makepyfile(
-        test_fails="""
-        from tasks import mail
-
-        def test_it(queue):
-            mail.enqueue("ann")
-            queue.assert_enqueued(mail, to="bob")
-        """
-    )
-    result = project.runpytest_subprocess(*OPTIONS, "test_fails.py")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            '*queue.assert_enqueued(mail, to="bob")',
-            "E * AssertionError: mail(to='bob') is enqueued 0 times, not once",
-            "E * enqueued:",
-            "E *   mail(to='ann') in queue 'default'",
-            "test_fails.py:5: AssertionError",
-        ]
-    )
-    result.stdout.no_fnmatch_line("*__tracebackhide__*")
+    project.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=3)
 
 
 def test_who_does_not_use_it_does_not_pay_for_it() -> None:
-    code = "import pytest, sys; before = set(sys.modules); import penstock.testing.plugin; print(*sorted(set(sys.modules) - before))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert set(found.split()) <= {
+    answer = subprocess.run([sys.executable, "-c", NEW_MODULES], capture_output=True, text=True, check=True)
+    loaded = set(answer.stdout.split())
+    assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == {
         "penstock",
         "penstock.testing",
         "penstock.testing.plugin",
         "penstock.version",
-        "importlib.metadata",
-    } | {name for name in found.split() if name.split(".")[0] in sys.stdlib_module_names}
-    assert "penstock.testing.plugin" in found.split()
-    assert "asyncio" not in found.split()
+    }
+    assert "asyncio" not in loaded
 
 
-def test_its_fixtures_are_listed(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess("--fixtures", "-p", "no:asyncio")
-    result.stdout.fnmatch_lines_random(
-        [f"penstock_{name}*plugin.py*" for name in ("server *", "template *", "dsn", "clock", "tasks")]
-    )
+def test_its_fixtures_are_described(request: pytest.FixtureRequest) -> None:
+    for name in ("server", "template", "dsn", "clock", "tasks"):
+        [*_, fixture] = request._fixturemanager._arg2fixturedefs[f"penstock_{name}"]
+        assert fixture.func.__doc__

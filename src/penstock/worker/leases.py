@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections import defaultdict
 from typing import TypeVar
@@ -80,7 +81,8 @@ class Leases:
             runs = by_token[token]
             if token in self._doubtful:
                 held_here = [run for run in runs if not run.is_settled]
-                await self._check(held_here, max(1, round(self.seconds / 3)))
+                # As much as has gone by since the last time, and a little.
+                await self._check(held_here, math.ceil(sent_at - self._pulsed_at) + 1)
                 continue
             queues = sorted({run.queue_name for run in runs})
             held = await self._attempt(calls.pulse(token, self.seconds, queues))
