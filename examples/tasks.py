@@ -116,15 +116,18 @@ def tour() -> None:
 
 
 def stay(dsn: str) -> None:
-    say(f"\nA worker runs until Ctrl-C, on this database:\n\n  {dsn}\n")
-    say(f"Try, in another terminal, in {Path(__file__).parent} ({sys.executable}):\n")
-    say("  from tasks import app, send_mail, work")
-    say("  send_mail.enqueue('bob@example.org')")
-    say("  work.enqueue(seconds=5)")
-    say("  app.client.list_workers()")
-    say("  app.add_retries(send_mail, 1)\n")
     with worker():
+        # Not before: the worker would inherit it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        say(f"\nA worker runs until Ctrl-C, on this database:\n\n  {dsn}\n")
+        say(f"Try, in another terminal, in {Path(__file__).parent} ({sys.executable}):\n")
+        say("  from tasks import app, send_mail, work")
+        say("  send_mail.enqueue('bob@example.org')")
+        say("  work.enqueue(seconds=5)")
+        say("  app.client.list_workers()")
+        say("  app.add_retries(send_mail, 1)\n")
         signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        say("Stopping the worker and the server.")
 
 
 def main(*, once: bool) -> None:
@@ -137,7 +140,6 @@ def main(*, once: bool) -> None:
         with app.connected_to(dsn):
             tour()
         if not once:
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
             stay(dsn)
 
 

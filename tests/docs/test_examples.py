@@ -35,7 +35,7 @@ def test_the_tour_of_tasks_runs_and_ends_on_ctrl_c(tmp_path: Path) -> None:
             if "app.add_retries" in line:
                 break
         os.killpg(tour.pid, signal.SIGINT)
-        tour.stdout.read()
+        assert tour.stdout.read().endswith("Stopping the worker and the server.\n")
         assert tour.wait(60) == 0
     assert [line for line in lines if line in EXPECTED] == EXPECTED
     begun = [line.split()[3] for line in lines if line.startswith("  begun in process")]

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -146,22 +145,6 @@ def test_from_two_loops_at_once(app: App, task: Task[[int], None]) -> None:
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda first: asyncio.run(enqueue(first)), (0, 5)))
     assert sorted(numbers(app)) == list(range(10))
-
-
-def test_after_a_fork(app: App, task: Task[[int], None]) -> None:
-    task.enqueue(1)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            task.enqueue(2)
-            task.enqueue_many([(3,)])
-            code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(pid, 0)[1] == 0
-    task.enqueue(4)
-    assert sorted(numbers(app)) == [1, 2, 3, 4]
 
 
 def test_another_database_for_a_while(app: App, task: Task[[int], None], shared_dsn: str) -> None:

@@ -177,7 +177,7 @@ def test_a_group_ends_with_its_callback(tester: TaskTester) -> None:
     async def add_up(results: list[int]) -> None:
         sums.append(results)
 
-    app.enqueue_group([square.call(number) for number in (3, 1, 2)], callback=add_up.call())  # type: ignore[call-arg]
+    app.enqueue_group([square.call(number) for number in (3, 1, 2)], callback=add_up)
     assert outcomes(tester) == [*[("square", "done")] * 3, ("add_up", "done")]
     assert sums == [[9, 1, 4]]
 

@@ -21,7 +21,7 @@ from tests.embedded.processes import eventually
 
 __all__ = ["PATIENCE", "Process", "Stage", "ended", "holds", "in_state", "move_clock", "one", "working"]
 
-PATIENCE = float(os.environ.get("P5", "25"))
+PATIENCE = 25.0
 MODULE = "jobs"
 
 # What handlers of an app in a process of its own speak to the test with: a file of lines, and files as gates.
@@ -144,6 +144,22 @@ class Stage:
     def state(self, task_name: str, message_id: int) -> str | None:
         found = self.details(task_name, message_id)
         return None if found is None else found.state
+
+    def done(self, task_name: str, *message_ids: int, seconds: float = PATIENCE) -> None:
+        """Wait until these are done."""
+        self._wait_for_states(task_name, message_ids, (None, "done"), seconds)
+
+    def dead(self, task_name: str, *message_ids: int, seconds: float = PATIENCE) -> None:
+        """Wait until these are given up."""
+        self._wait_for_states(task_name, message_ids, ("dead",), seconds)
+
+    def _wait_for_states(
+        self, task_name: str, message_ids: tuple[int, ...], states: tuple[str | None, ...], seconds: float
+    ) -> None:
+        def have() -> bool:
+            return all(self.state(task_name, message_id) in states for message_id in message_ids)
+
+        self.until(have, f"messages {message_ids} are in {states}", seconds)
 
     def start(self, *options: str, dsn: str | None = None, module: str = MODULE) -> Process:
         """Start a worker."""

@@ -70,10 +70,6 @@ def memory(pid: int) -> int:
     return int(line.split()[1]) // 1024
 
 
-def is_done(stage: Stage, task: str, message_id: int) -> bool:
-    return stage.state(task, message_id) in (None, "done")
-
-
 def test_a_worker_waits_for_the_network_and_tells_what_ended_meanwhile(
     stage: Stage, proxy: Proxy, proxied: str
 ) -> None:
@@ -95,13 +91,12 @@ def test_a_worker_waits_for_the_network_and_tells_what_ended_meanwhile(
     assert memory(worker.pid) - before < 15
     proxy.admit()
     worker.says(BACK, 10)
-    stage.until(lambda: is_done(stage, "hold", ids["during"]), "what ended meanwhile is told")
+    stage.done("hold", ids["during"])
     assert handle.result(timeout=20) == "during"
-    stage.until(lambda: stage.state("fail", failing) == "dead", "what failed meanwhile is told")
-    for message_id in later:
-        stage.until(lambda number=message_id: is_done(stage, "note", number), "it is done")
+    stage.dead("fail", failing)
+    stage.done("note", *later)
     stage.open("after")
-    stage.until(lambda: is_done(stage, "hold", ids["after"]), "it is done")
+    stage.done("hold", ids["after"])
     assert worker.stop() == 0
     assert (worker.log.count(AWAY), worker.log.count(BACK)) == (1, 1), worker.log
     assert "lost" not in worker.log
@@ -120,13 +115,13 @@ def test_sessions_that_the_server_ends_cost_nothing(stage: Stage, sql18: Sql) ->
     ended = 0
     for round_ in range(5):
         stage.app.tasks["note"].enqueue_many([(100 * round_ + number,) for number in range(100)])
-        stage.until(lambda before=100 * round_: len(stage.said) > before + 20, "some of them have run")
+        stage.heard(f"note {100 * round_ + 20}")
         ended += terminate(sql18)
     assert ended >= 5
     stage.app.close()
     stage.until(lambda: len(stage.said) >= 501, "all have run")
     stage.open("gate")
-    stage.until(lambda: is_done(stage, "hold", held), "it is done")
+    stage.done("hold", held)
     assert worker.stop() == 0
     numbers = sorted(int(line.split()[1]) for line in stage.said if line.startswith("note"))
     assert numbers == list(range(500))
@@ -180,7 +175,7 @@ def test_a_network_that_hangs_does_not_keep_a_worker_from_stopping(
     proxy.freeze()
     begun_at = time.monotonic()
     worker.signal(signal.SIGTERM)
-    assert worker.wait(40) in (0, 1)
+    assert worker.wait() == 0
     assert time.monotonic() - begun_at < 15
 
 
@@ -213,7 +208,7 @@ def test_without_a_database_at_the_start_it_waits(stage: Stage, proxy: Proxy, pr
     proxy.admit()
     patient.begun()
     message_id = stage.enqueue("note", 1)
-    stage.until(lambda: is_done(stage, "note", message_id), "it works")
+    stage.done("note", message_id)
     assert patient.log.count(AWAY) == 1
     assert patient.stop() == 0
 
@@ -239,9 +234,9 @@ def test_a_server_that_is_started_again_finds_its_worker(tmp_path: Path, frail: 
         stage.heard("ends gate")
         frail.start()
         worker.says(BACK)
-        stage.until(lambda: is_done(stage, "hold", message_id), "its end is told")
+        stage.done("hold", message_id)
         note = stage.enqueue("note", 1)
-        stage.until(lambda: is_done(stage, "note", note), "it works")
+        stage.done("note", note)
         assert worker.stop() == 0
         assert worker.log.count(AWAY) == 1
         assert stage.said == ["begins gate", "ends gate", "note 1"]

@@ -122,7 +122,9 @@ async def test_an_async_handler_is_cancelled_when_its_time_is_over(database18: s
     ] * 2
 
 
-async def test_a_thread_is_told_that_its_time_is_over_and_has_its_place_until_it_ends(database18: str) -> None:
+async def test_a_thread_is_told_that_its_time_is_over_and_keeps_its_place(
+    database18: str,
+) -> None:
     app, said, go_on = App(), list[str](), threading.Event()
 
     @app.task(attempt_timeout=0.2)
@@ -192,10 +194,15 @@ async def test_the_context_knows_the_message(database18: str, caplog: pytest.Log
     app, seen = App(), list[Any]()
 
     @app.task(queue="q", max_attempts=2, retry_delays=0, priority=HIGH, tenant=lambda number: f"t{number}")
-    async def look(number: int, context: TaskContext) -> None:
+    async def look(context: TaskContext, number: int) -> None:
         message = context.message
         seen.append((context.attempt, context.is_last_attempt, context.max_attempts, message.attempt))
-        assert (context.task_name, context.queue_name, context.priority, context.tenant) == ("look", "q", 1, "t7")
+        assert (context.task_name, context.queue_name, context.priority, context.tenant) == (
+            "look",
+            "q",
+            1,
+            "t7",
+        )
         assert (message.payload, message.priority, message.tenant) == ({"number": 7}, 1, "t7")
         assert message.headers == context.headers == {"task": "look", "from": "here"}
         assert message.id == context.message_id
@@ -211,7 +218,9 @@ async def test_the_context_knows_the_message(database18: str, caplog: pytest.Log
             assert await ended(handle) is None
     assert seen == [(1, False, 2, 1), (2, True, 2, 2)]
     records = [record for record in caplog.records if record.message == "at work"]
-    facts = [[getattr(r, name) for name in ("task", "message_id", "queue", "attempt", "more")] for r in records]
+    facts = [
+        [getattr(r, name) for name in ("task", "message_id", "queue", "attempt", "more")] for r in records
+    ]
     assert facts == [["look", handle.id, "q", 1, 1], ["look", handle.id, "q", 2, 1]]
 
 
@@ -249,7 +258,9 @@ def test_processes_time_out_and_crash_by_themselves(stage: Stage) -> None:
     assert fine.result(timeout=25) == {"number": 8, "attempt": 1, "last": True}
     errors = {}
     for name, message_id in ids.items():
-        stage.until(lambda name=name, number=message_id: stage.state(name, number) == "dead", "it is given up")
+        stage.until(
+            lambda name=name, number=message_id: stage.state(name, number) == "dead", "it is given up"
+        )
         found = stage.details(name, message_id)
         assert found is not None
         errors[name] = found.last_error or ""

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import LOW, URGENT, App
+from penstock import LOW, URGENT, App, InvalidArgument, Worker
 from tests.worker.stage import Stage, ended, holds, working
 
 Sql = psycopg.Connection[Any]
@@ -139,7 +139,9 @@ async def test_priorities_come_first_whenever_they_were_enqueued(database18: str
         await app.aclose()
     async with working(app, database18, concurrency=1):
         await holds(lambda: len(ran) == 7, "all have run")
-    assert ran == [f"urgent {number}" for number in range(3)] + ["high"] + [f"low {number}" for number in range(3)]
+    assert ran == [f"urgent {number}" for number in range(3)] + ["high"] + [
+        f"low {number}" for number in range(3)
+    ]
 
 
 async def test_many_queues_are_all_served(database18: str) -> None:
@@ -203,13 +205,12 @@ def test_a_worker_whose_threads_are_busy_runs_coroutines_of_the_same_queue(stage
 
 @pytest.mark.parametrize("option", ["concurrency", "threads", "processes", "lease"])
 def test_no_worker_without_places_or_lease(option: str) -> None:
-    from penstock import InvalidArgument, Worker
-
     app = App()
 
     @app.task
     async def note() -> None:
         """Something to do."""
 
+    options: dict[str, Any] = {option: 0}
     with pytest.raises(InvalidArgument, match=option):
-        Worker(app, **{option: 0})
+        Worker(app, **options)

@@ -52,8 +52,7 @@ def test_tasks_of_a_killed_worker_run_elsewhere_though_they_have_one_attempt(sta
         assert found is not None
         assert (found.state, found.delivery_attempts) == ("active", 2)
         stage.open(f"gate{number}")
-    for message_id in ids:
-        stage.until(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
+    stage.done("hold", *ids)
     assert second.stop() == 0
 
 
@@ -69,7 +68,9 @@ def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
     message_id = stage.enqueue("deadly")
     for _ in range(10):
         worker = stage.start("--lease", "1")
-        stage.until(lambda one=worker: not one.is_running or stage.state("deadly", message_id) == "dead", "it ends")
+        stage.until(
+            lambda one=worker: not one.is_running or stage.state("deadly", message_id) == "dead", "it ends"
+        )
         if worker.is_running:
             break
     assert worker.stop() == 0
@@ -182,11 +183,12 @@ def test_a_worker_that_gets_its_own_lost_tasks_back_runs_each_to_its_end(
     time.sleep(1)
     for number in range(3):
         stage.open(f"gate{number}")
-    for message_id in ids:
-        stage.until(lambda number=message_id: stage.state("hold", number) in (None, "done"), "it is done")
+    stage.done("hold", *ids)
     stage.until(lambda: one(sql18, "select count(*) from penstock.active") == 0, "nothing is held")
     ends = [line.split()[1] for line in stage.said if line.startswith("ends")]
-    assert sorted(ends) == ["gate0", "gate0", "gate1", "gate2"], "whichever began again, one of them has ended"
+    assert sorted(ends) == ["gate0", "gate0", "gate1", "gate2"], (
+        "whichever began again, one of them has ended"
+    )
     assert worker.stop() == 0
 
 
@@ -211,20 +213,26 @@ def test_what_was_lost_while_it_waited_for_a_place_does_not_begin(stage: Stage) 
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins 0 {second.pid}")
     stage.until(
-        lambda: all((stage.details("one_by_one", i) or _gone()).delivery_attempts >= 2 for i in ids), "claimed"
+        lambda: all((stage.details("one_by_one", i) or _gone()).delivery_attempts >= 2 for i in ids),
+        "claimed",
     )
     first.signal(signal.SIGCONT)
     first.says("the lease was lost")
     stage.open("gate")
     for message_id in ids:
-        stage.until(lambda number=message_id: stage.state("one_by_one", number) in (None, "done"), "it is done")
+        stage.until(
+            lambda number=message_id: stage.state("one_by_one", number) in (None, "done"), "it is done"
+        )
     assert first.stop() == 0
     assert second.stop() == 0
     assert f"begins 1 {first.pid}" not in stage.said
 
 
-def _gone() -> Any:
-    raise AssertionError("the message is gone")
+def attempts(stage: Stage, message_id: int) -> int:
+    """How often it was delivered so far."""
+    found = stage.details("one_by_one", message_id)
+    assert found is not None
+    return found.delivery_attempts
 
 
 def test_leases_are_kept_for_handlers_that_take_longer(stage: Stage) -> None:

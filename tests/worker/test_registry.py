@@ -54,9 +54,9 @@ def test_a_worker_is_not_written_of_often_and_not_alive_when_it_was_killed(stage
     sql18.execute(
         """
         create table writes (at timestamptz default clock_timestamp());
-        create function note_write() returns trigger language plpgsql security definer set search_path = public
+        create function note() returns trigger language plpgsql security definer set search_path = public
             as $$ begin insert into public.writes default values; return null; end $$;
-        create trigger note after insert or update on penstock.workers for each row execute function note_write();
+        create trigger note after insert or update on penstock.workers for each row execute function note();
         """
     )
     stage.write(

@@ -51,8 +51,8 @@ def test_a_task_that_is_not_known_here_is_left_to_those_who_know_it(stage: Stage
     watched = time.monotonic() - began_at
     claims = one(sql18, "select count(*) from claims where message_id = any(%s)", ids)
     assert 3 <= claims <= 3 * (watched + 1), "about once a second, at first"
+    stage.until(lambda: {stage.state("fresh", number) for number in ids} == {"scheduled"}, "all are put off")
     for message_id in ids:
-        stage.until(lambda number=message_id: stage.state("fresh", number) == "scheduled", "it is put off", 5)
         found = stage.details("fresh", message_id)
         assert found is not None
         assert (found.delivery_attempts, found.errors) == (0, ())
