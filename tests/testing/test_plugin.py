@@ -43,6 +43,14 @@ CONFTEST = """
         return penstock_tasks
 """
 
+TEMPLATE = """
+    @pytest.fixture(scope="session")
+    def penstock_template(penstock_template):
+        with psycopg.connect(penstock_template) as connection:
+            connection.execute("create table orders (id bigint)")
+        return penstock_template
+"""
+
 TESTS = """
     import pytest
     from datetime import timedelta
@@ -131,18 +139,26 @@ def databases_of(server18: Server) -> set[str]:
         return {name for (name,) in connection.execute("select datname from pg_database")}
 
 
-def test_the_server_of_the_configuration(project: pytest.Pytester, server18: Server) -> None:
+def test_a_server_by_configuration_and_tables_of_its_own(project: pytest.Pytester, server18: Server) -> None:
     configured = server18.dsn() + "&options=-c%20penstock.named_in%3Dconfiguration"
     project.makeini(f"[pytest]\npenstock_dsn = {configured}")
+    project.makeconftest(CONFTEST + TEMPLATE)
     project.makepyfile(
         test_server="""
         import psycopg
+        import pytest
         from tasks import mail
 
-        def test_it(penstock_server, penstock_dsn):
+        def test_server(penstock_server, penstock_dsn):
             for dsn in (penstock_server.dsn(), penstock_dsn):
                 with psycopg.connect(dsn) as connection:
                     assert connection.execute("show penstock.named_in").fetchone() == ("configuration",)
+
+        @pytest.mark.parametrize("number", range(2))
+        def test_orders(penstock_dsn, number):
+            with psycopg.connect(penstock_dsn) as connection:
+                connection.execute("insert into orders values (1)")
+                assert connection.execute("select count(*) from orders").fetchone() == (1,)
 
         def test_that_fails(queue):
             mail.enqueue("ann")
@@ -150,7 +166,7 @@ def test_the_server_of_the_configuration(project: pytest.Pytester, server18: Ser
         """
     )
     result = project.runpytest_subprocess(*OPTIONS)
-    result.assert_outcomes(passed=1, failed=1)
+    result.assert_outcomes(passed=3, failed=1)
     # The line of the test, and no line of ours.
     result.stdout.fnmatch_lines(
         [
@@ -158,39 +174,10 @@ def test_the_server_of_the_configuration(project: pytest.Pytester, server18: Ser
             "E * AssertionError: mail(to='bob') is enqueued 0 times, not once",
             "E * enqueued:",
             "E *   mail(to='ann') in queue 'default'",
-            "test_server.py:11: AssertionError",
+            "test_server.py:18: AssertionError",
         ]
     )
     result.stdout.no_fnmatch_line("*__tracebackhide__*")
-
-
-def test_a_server_and_tables_of_its_own(project: pytest.Pytester) -> None:
-    project.makeconftest(
-        """
-        import psycopg
-        import pytest
-
-        @pytest.fixture(scope="session")
-        def penstock_template(penstock_template):
-            with psycopg.connect(penstock_template) as connection:
-                connection.execute("create table orders (id bigint)")
-            return penstock_template
-        """
-    )
-    project.makepyfile(
-        test_orders="""
-        import psycopg
-        import pytest
-
-        @pytest.mark.parametrize("number", range(3))
-        def test_orders(penstock_server, penstock_dsn, number):
-            assert "penstock-" in penstock_server.dsn()
-            with psycopg.connect(penstock_dsn) as connection:
-                connection.execute("insert into orders values (1)")
-                assert connection.execute("select count(*) from orders").fetchone() == (1,)
-        """
-    )
-    project.runpytest_subprocess(*OPTIONS).assert_outcomes(passed=3)
 
 
 def test_who_does_not_use_it_does_not_pay_for_it() -> None:

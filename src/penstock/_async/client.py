@@ -138,6 +138,14 @@ class AsyncClient(AsyncApi):
                 if embedded is not None:
                     await in_thread(embedded.__exit__, None, None, None)
 
+    def abandon(self) -> None:
+        """Let go of all connections without waiting for anybody: the loop that they belonged to is over."""
+        self._closed = True
+        connections, self._connections = self._connections, None
+        if connections is not None:
+            connections.abandon()
+        self._host.abandon()
+
     async def __aenter__(self) -> AsyncClient:
         await self.open()
         return self

@@ -135,6 +135,12 @@ class AsyncConnections:
         self._closed = True
         await self.forget_idle()
 
+    def abandon(self) -> None:
+        """Close what is idle, without a word to the server."""
+        self._closed = True
+        while self._pid == os.getpid() and (own := self._pop()) is not None:
+            own.connection.pgconn.finish()
+
     async def forget_idle(self) -> None:
         """Close what is idle."""
         while self._pid == os.getpid() and (own := self._pop()) is not None:

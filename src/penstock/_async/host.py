@@ -121,6 +121,12 @@ class AsyncHost:
         """Whether notifications of a channel arrive at present."""
         return self._listener.is_listening(channel)
 
+    def abandon(self) -> None:
+        """Its loop is over."""
+        self._closed = True
+        if self._pid == os.getpid():
+            self._listener.abandon()
+
     async def close(self) -> None:
         self._closed = True
         if self._pid != os.getpid():

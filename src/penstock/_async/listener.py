@@ -48,6 +48,7 @@ class AsyncListener:
         self._background: AsyncBackground | None = None
         self._stopped = False
         self._troubled = False
+        self._connection: Connection | None = None
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
@@ -72,6 +73,12 @@ class AsyncListener:
         """Whether a notification would be heard now; else it is time to poll."""
         return channel in self._listening
 
+    def abandon(self) -> None:
+        """Close the connection without a word to the server."""
+        self._stopped = True
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
     async def close(self) -> None:
         self._stopped = True
         if self._background is not None:
@@ -83,7 +90,7 @@ class AsyncListener:
         while not self._stopped:
             connection = None
             try:
-                connection = await self._connect()
+                connection = self._connection = await self._connect()
                 if connection is None:
                     return  # behind a pooler: there is only polling
                 await self._serve(connection)

@@ -51,6 +51,7 @@ class Listener:
         self._background: Background | None = None
         self._stopped = False
         self._troubled = False
+        self._connection: Connection | None = None
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
@@ -75,6 +76,12 @@ class Listener:
         """Whether a notification would be heard now; else it is time to poll."""
         return channel in self._listening
 
+    def abandon(self) -> None:
+        """Close the connection without a word to the server."""
+        self._stopped = True
+        if self._connection is not None:
+            self._connection.pgconn.finish()
+
     def close(self) -> None:
         self._stopped = True
         if self._background is not None:
@@ -86,7 +93,7 @@ class Listener:
         while not self._stopped:
             connection = None
             try:
-                connection = self._connect()
+                connection = self._connection = self._connect()
                 if connection is None:
                     return  # behind a pooler: there is only polling
                 self._serve(connection)

@@ -77,12 +77,7 @@ def worker(  # noqa: PLR0917 - one for each option
     # First the app: it may set up logging itself.
     found = find_app(app)
     configure_logging(log_level)
-    if processes > 1:
-        from penstock.worker.supervisor import Supervisor
-
-        sys.exit(Supervisor(processes, sys.argv, grace).run())
-
-    from penstock.worker.supervisor import watch_parent
+    from penstock.worker.supervisor import MISCONFIGURED, Supervisor, is_supervised, watch_parent
     from penstock.worker.worker import Worker
 
     if dsn is not None:
@@ -97,13 +92,19 @@ def worker(  # noqa: PLR0917 - one for each option
             lease=lease,
             grace=grace,
         )
+        if processes > 1:
+            sys.exit(Supervisor(processes, sys.argv, grace).run())
         watch_parent(one.stop_from_anywhere)
         # What is there now stays: the collector need not look at it again and again.
         gc.freeze()
         gc.set_threshold(10_000)
         in_order = one.run_forever()
     except PenstockError as exc:
-        raise click.ClickException(f"{exc} ({exc.hint})" if exc.hint else str(exc)) from None
+        text = f"{exc} ({exc.hint})" if exc.hint else str(exc)
+        if not is_supervised():
+            raise click.ClickException(text) from None
+        click.echo(f"Error: {text}", err=True)
+        sys.exit(MISCONFIGURED)
     # What others want to send at the end: spans, events.
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -215,7 +215,8 @@ class Arguments:
         """Refuse names that are no parameters."""
         if self.takes_any:
             return
-        if unknown := [name for name in names if name not in self._parameters]:
+        known = {name for name, parameter in self._parameters.items() if not _is_context(parameter)}
+        if unknown := [name for name in names if name not in known]:
             raise InvalidArgument(
                 f"{what} of task {self._task_name!r} is by {unknown[0]!r}, which it does not take"
             )
@@ -297,6 +298,12 @@ def _is_same(left: Any, right: Any) -> bool:
 
 def _said(moment: datetime) -> tuple[datetime, timedelta | None]:
     return moment.replace(tzinfo=None, fold=0), moment.utcoffset()
+
+
+def _is_context(parameter: inspect.Parameter) -> bool:
+    """By its annotation as it is written, before types can be looked up."""
+    annotation = parameter.annotation
+    return annotation is TaskContext or (isinstance(annotation, str) and annotation.endswith("TaskContext"))
 
 
 def _shown(value: object) -> str:

@@ -213,7 +213,7 @@ class BoundTask(Generic[P, R]):
             raise InvalidArgument(
                 f"the header {min(reserved)!r} is used by Penstock itself: take another name"
             )
-        moment("deliver_after", options.deliver_after)
+        _check(options)
         return BoundTask(self.task, options, self._connection)
 
     def using(self, connection: object) -> BoundTask[P, R]:
@@ -298,14 +298,33 @@ class BoundTask(Generic[P, R]):
             return self.task.app.client
         if isinstance(self._connection, Api):
             return self._connection
-        return self.task.app.client.using(self._connection)
+        if isinstance(self._connection, AsyncApi):
+            raise UnsupportedConnection(f"{self._connection!r} is awaited", hint=f"await {self._other(True)}")
+        try:
+            return self.task.app.client.using(self._connection)
+        except UnsupportedConnection as exc:
+            raise self._misplaced(exc, is_async=True) from None
 
     def _async_api(self) -> AsyncApi:
         if self._connection is None:
             return self.task.app.async_client
         if isinstance(self._connection, AsyncApi):
             return self._connection
-        return self.task.app.async_client.using(self._connection)
+        if isinstance(self._connection, Api):
+            raise UnsupportedConnection(f"{self._connection!r} blocks", hint=self._other(False))
+        try:
+            return self.task.app.async_client.using(self._connection)
+        except UnsupportedConnection as exc:
+            raise self._misplaced(exc, is_async=False) from None
+
+    def _other(self, is_async: bool) -> str:
+        return f"{self.task.name}.using(...).{'enqueue_async' if is_async else 'enqueue'}(...)"
+
+    def _misplaced(self, exc: UnsupportedConnection, *, is_async: bool) -> UnsupportedConnection:
+        """With the way that it would work, where there is one."""
+        if exc.hint is None:
+            return exc
+        return UnsupportedConnection(str(exc), hint=("await " if is_async else "") + self._other(is_async))
 
     def _begin(self, stack: ExitStack, count: int | None) -> EnqueueCall:
         """Enter the middleware around a call."""
@@ -320,12 +339,14 @@ class BoundTask(Generic[P, R]):
     def _common(self, headers: Mapping[str, Any]) -> dict[str, Any]:
         """The options that hold for all messages."""
         options, task = self._options, self.task
-        tenant = options.tenant if options.tenant is not None else task.tenant
+        tenant = options.tenant
+        if tenant is None and isinstance(task.tenant, str):
+            tenant = task.tenant
         return {
             "delay": options.delay,
             "deliver_after": options.deliver_after,
             "priority": options.priority if options.priority is not None else task.priority,
-            "tenant": tenant if isinstance(tenant, str) else None,
+            "tenant": tenant,
             "ttl": self._ttl(),
             "dedup_key": options.dedup_key,
             "headers": headers,
@@ -399,6 +420,23 @@ class BoundTask(Generic[P, R]):
         if tenant is None and key is None:
             return payload
         return NewMessage(payload, tenant=tenant, dedup_key=key)
+
+
+def _check(options: CallOptions) -> None:
+    """Refuse here what the server would: in somebody's transaction that would be the end of it."""
+    moment("deliver_after", options.deliver_after)
+    if options.delay is not None and options.deliver_after is not None:
+        raise InvalidArgument("give either delay or deliver_after, not both")
+    priority, ttl = options.priority, options.ttl
+    if priority is not None and (type(priority) is not int or priority not in range(4)):
+        raise InvalidArgument(f"priority must be 0 (penstock.URGENT) to 3 (penstock.LOW), not {priority!r}")
+    if ttl is not None and interval("ttl", ttl) == 0:
+        raise InvalidArgument("ttl must be more than 0 seconds")
+    if options.delay is not None:
+        interval("delay", options.delay)
+    for name, text, longest in (("tenant", options.tenant, 255), ("dedup_key", options.dedup_key, 500)):
+        if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= longest or "\0" in text):
+            raise InvalidArgument(f"{name} must be text of 1 to {longest} characters, not {text!r}")
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

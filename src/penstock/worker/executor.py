@@ -37,7 +37,7 @@ class Executor:
         self._settler = settler
         self._logs = logs
         self._loop = asyncio.get_running_loop()
-        self._handlers = Handlers(app, threads=threads, processes=processes, suspended=self._wake_runner)
+        self._handlers = Handlers(app, threads=threads, processes=processes, suspended=self._suspended)
         self.coroutines = Lane("async", concurrency)
         self.threads = Lane("thread", threads)
         self.processes = Lane("process", processes)
@@ -124,6 +124,11 @@ class Executor:
                 run.started_at = time.monotonic()
                 run.job = self._loop.create_task(self._run(run, lane))
 
+    def _suspended(self, run: Run) -> None:
+        """A coroutine waits for something: others may go on."""
+        run.has_waited = True
+        self._wake_runner()
+
     def _wake_runner(self) -> None:
         """Somebody has to take the next coroutine: an idle runner, or a new one."""
         lane = self.coroutines
@@ -139,7 +144,7 @@ class Executor:
         runner.add_done_callback(self._runners.discard)
 
     async def _run_coroutines(self) -> None:
-        """Runs one coroutine after the other, until it is cancelled while it is idle."""
+        """Runs one coroutine after the other, as long as none of them waits for anything."""
         lane, turn = self.coroutines, time.monotonic()
         me = asyncio.current_task()
         assert me is not None
@@ -150,9 +155,11 @@ class Executor:
                 run.job = me
                 run.started_at = at = time.monotonic()
                 await self._run(run, lane)
-                if me.cancelling():
-                    await _as_new(me)
-                elif at - turn > TURN_SECONDS:
+                if run.has_waited or me.cancelling():
+                    # Whoever cancels this task from now on means the handler that has ended.
+                    self._wake_runner()
+                    return
+                if at - turn > TURN_SECONDS:
                     await asyncio.sleep(0)
                     turn = time.monotonic()
             parked = self._loop.create_future()
@@ -284,14 +291,3 @@ class Executor:
         for runner in tuple(self._runners):
             runner.cancel()
         await self._handlers.close()
-
-
-async def _as_new(task: asyncio.Task[None]) -> None:
-    """Forget cancellations that were meant for the handler that ended: the next one has no part in them."""
-    while task.cancelling():
-        task.uncancel()
-    try:
-        await asyncio.sleep(0)
-    except asyncio.CancelledError:
-        while task.cancelling():
-            task.uncancel()

@@ -43,7 +43,10 @@ DUE_SLACK_SECONDS = 0.02
 # A claim that brought too many of a kind is followed by the next one after this.
 TOO_MANY_SECONDS = 0.25
 # A task that nobody here knows is left alone, the longer the longer it is unknown.
-LONGEST_LEFT_SECONDS = 10.0
+LONGEST_LEFT_SECONDS = 3.0
+# Who has met one polls more seldom for a while, so that those who know it come first.
+STRANGER_SECONDS = 60.0
+POLL_AFTER_STRANGERS_SECONDS = 3.0
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
 LOST_DELIVERIES = 3
 # Between attempts to reach the database.
@@ -112,6 +115,7 @@ class Fetcher:
         self._sources = [Source(name, self._bell) for name in queue_names]
         self._parsed: dict[str | None, dict[str, Any]] = {}
         self._unknown: dict[str, float] = {}
+        self._met_strangers: dict[str, float] = {}
         self._rate = 0.0
         self._counted = (time.monotonic(), 0)
         self._trouble = False
@@ -217,7 +221,10 @@ class Fetcher:
         if len(claimed) == wanted or (claimed and self._app.needs(source.queue_name).max_active is not None):
             source.set()
         heard = source.channel is not None and self._client._host.hears(source.channel)
-        source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
+        pause = POLL_LISTENING_SECONDS if heard else source.backoff.next()
+        if now() < self._met_strangers.get(source.queue_name, -STRANGER_SECONDS) + STRANGER_SECONDS:
+            pause = POLL_AFTER_STRANGERS_SECONDS
+        source.poll_at = now() + pause
 
     def _hand_over(self, claimed: list[Claimed]) -> int:
         runs = []
@@ -260,6 +267,7 @@ class Fetcher:
             )
         since = self._unknown.setdefault(name, time.monotonic())
         delay = min(1 + time.monotonic() - since, LONGEST_LEFT_SECONDS)
+        self._met_strangers[row.queue_name] = now()
         self._settler.give_back(row, delay)
 
     async def _subscribe(self) -> None:

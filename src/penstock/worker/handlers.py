@@ -30,7 +30,7 @@ __all__ = ["Handlers"]
 class Handlers:
     """Calls handlers, inside of the middleware of the app."""
 
-    def __init__(self, app: App, *, threads: int, processes: int, suspended: Callable[[], None]) -> None:
+    def __init__(self, app: App, *, threads: int, processes: int, suspended: Callable[[Run], None]) -> None:
         self._middleware = [one for one in app.middleware if type(one).run is not Middleware.run]
         self._threads = threads
         self._processes = processes
@@ -45,11 +45,11 @@ class Handlers:
             return await self._call(run)
         around = contextvars.copy_context()
         if self._middleware or task.policy.attempt_timeout is not None or task.arguments.context_name:
-            return await Stepped(self._call(run), around, self._suspended)
+            return await Stepped(self._call(run), around, run, self._suspended)
         # What most are: nobody needs the context, unless the handler asks for it.
         around.run(_current.set, run)
         handler = task.arguments.call(task.arguments.decode_stored(run.claimed.stored), None)
-        return storable(run, await Stepped(_coroutine(handler), around, self._suspended))
+        return storable(run, await Stepped(_coroutine(handler), around, run, self._suspended))
 
     async def _call(self, run: Run) -> Json:
         context = context_of(run)

@@ -36,6 +36,8 @@ class Run:
     thread: asyncio.Future[Any] | None = None
     interruption: Interruption | None = None
     has_begun: bool = False
+    # It has waited for something: somebody may have got hold of the task that it runs in.
+    has_waited: bool = False
     # Settled by the handler itself, in a transaction of its own.
     is_settled: bool = False
     # Whether its end has been told to the settler.

@@ -6,22 +6,29 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any
 
+from .run import Run
+
 __all__ = ["Stepped"]
 
 
 class Stepped:
     """A coroutine that runs in the task that awaits it: a task for each would cost more than a short handler.
 
-    suspended: told when it waits for something.
+    suspended: told when it waits for something, with the run that it is of.
     """
 
-    __slots__ = ("_around", "_coroutine", "_suspended")
+    __slots__ = ("_around", "_coroutine", "_run", "_suspended")
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, Any], around: Context, suspended: Callable[[], None]
+        self,
+        coroutine: Coroutine[Any, Any, Any],
+        around: Context,
+        run: Run,
+        suspended: Callable[[Run], None],
     ) -> None:
         self._coroutine = coroutine
         self._around = around
+        self._run = run
         self._suspended = suspended
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -32,7 +39,7 @@ class Stepped:
                 waits_for = run(step, value)
             except StopIteration as stop:
                 return stop.value
-            self._suspended()
+            self._suspended(self._run)
             try:
                 value = yield waits_for
                 step = self._coroutine.send

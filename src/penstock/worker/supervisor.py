@@ -15,7 +15,7 @@ from types import FrameType
 
 from penstock.values import Backoff
 
-__all__ = ["Supervisor", "is_supervised", "watch_parent"]
+__all__ = ["MISCONFIGURED", "Supervisor", "is_supervised", "watch_parent"]
 
 logger = logging.getLogger("penstock.worker")
 
@@ -27,6 +27,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 OVERTIME_SECONDS = 10.0
 # Tells a worker whose it is, and how often it looks whether that one is there.
 VARIABLE = "PENSTOCK_SUPERVISOR"
+# The exit code of a worker for which there is no use to start it again.
+MISCONFIGURED = 78
 WATCH_SECONDS = 0.5
 
 
@@ -54,11 +56,13 @@ class Supervisor:
         """Until a signal; the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        while not self._signals:
+        while not self._signals and not self._failed:
             for child in self._children:
                 self._look_after(child)
             time.sleep(0.1)
-        return self._end()
+        if not self._signals:
+            self._on_signal(signal.SIGTERM, None)
+        return 1 if self._end() or self._failed else 0
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._signals += 1
@@ -71,6 +75,10 @@ class Supervisor:
         if child.process is not None:
             code = child.process.poll()
             if code is None:
+                return
+            if code == MISCONFIGURED:
+                logger.error("worker %d cannot work: stopping", child.process.pid)
+                self._failed = True
                 return
             if time.monotonic() - child.started_at > STEADY_SECONDS:
                 child.backoff.reset()

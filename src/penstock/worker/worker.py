@@ -144,9 +144,7 @@ class Worker:
             if await self._begin(client, claims):
                 await self._work(client, claims)
         finally:
-            await claims.close()
-            await client.close()
-            await self._app.aclose()
+            await _in_time(claims.close(), client.close(), self._app.aclose())
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
@@ -229,11 +227,8 @@ class Worker:
             await self._drain(executor, settler)
             logger.info("stopped")
         finally:
-            for loop in loops:
-                await self._end(loop)
-            await maintainer.close()
-            await executor.close()
-            await registry.forget()
+            await asyncio.gather(*map(self._end, loops))
+            await _in_time(maintainer.close(), executor.close(), registry.forget())
 
     def _settled(self, runs: list[Run]) -> None:
         """The database knows what became of these."""
@@ -284,9 +279,21 @@ class Worker:
         return asyncio.get_running_loop().create_task(coroutine, name=f"penstock {name}")
 
     async def _end(self, loop: asyncio.Task[None]) -> None:
+        """Cancel one of the loops; one that hangs in the network is left behind."""
         if not loop.done():
             loop.cancel()
-            await asyncio.wait({loop})
+            await asyncio.wait({loop}, timeout=LAST_WORDS_SECONDS)
+
+
+async def _in_time(*steps: Coroutine[Any, Any, Any]) -> None:
+    """Side by side, and not for ever: a network that hangs must not keep the process."""
+    tasks = [asyncio.ensure_future(step) for step in steps]
+    _, late = await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
+    for task in late:
+        task.cancel()
+    for task in tasks:
+        if task.done() and not task.cancelled() and (exc := task.exception()) is not None:
+            logger.debug("at the end: %s", exc)
 
 
 async def _unless(stop: asyncio.Event, pause: float) -> None:
