@@ -1,9 +1,9 @@
 """Our worker against those of the peers, in one run on one server: `make bench-worker`.
 
 One worker process each, with a handler that does nothing: enqueues one by one and in bulk, a drain, how soon
-an idle worker begins a task, and the WAL that a task costs. Then all of it again while a transaction holds back
-vacuum, after as many tasks went through as were measured before. Contestants take turns, ours with each of
-the fastest; a figure is the median of its rounds. The peers come from PyPI, each into its own environment.
+an idle worker begins a task, and the WAL that a task costs. Then all of it again while a transaction holds
+back vacuum, after as many tasks went through as were measured before. Contestants take turns, ours with each
+of the fastest; a figure is the median of its rounds. The peers come from PyPI, each into its own environment.
 """
 
 from __future__ import annotations

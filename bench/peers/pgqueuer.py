@@ -6,7 +6,7 @@ A batch is claimed, its completions are logged in groups of as many; the concurr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -62,9 +62,9 @@ class Peer:
         await queuer.run(batch_size=BATCH)
 
 
-def run(coroutine: Awaitable[None]) -> None:
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(coroutine)  # type: ignore[arg-type]
+        runner.run(coroutine)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 Enqueue = Callable[[int], Awaitable[object]]
 """Enqueues the task of that number; it is committed when this is done."""
@@ -117,13 +117,9 @@ async def perform(peer: Peer, verb: str, *figures: str) -> None:
         raise SystemExit(f"There is no verb {verb!r}.")
 
 
-def main(peer: Peer, runner: Callable[[Awaitable[None]], None] | None = None) -> None:
+def main(peer: Peer, run: Callable[[Coroutine[Any, Any, None]], None] = asyncio.run) -> None:
     """The command line of a peer's program."""
-    coroutine = perform(peer, *sys.argv[1:])
-    if runner is None:
-        asyncio.run(coroutine)
-    else:
-        runner(coroutine)
+    run(perform(peer, *sys.argv[1:]))
 
 
 def ignore(_number: int) -> None:

@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_refused(shared: App, kind: Any, value: Any) -> Non
 
 def test_what_is_taken_for_what_it_stands_for() -> None:
     """Where the type leaves no doubt of what is meant."""
-    for kind, given, back in [
+    for kind, sent, back in [
         (float, 5, 5.0),
         (Decimal, 5, Decimal(5)),
         (list[int], (1, 2), [1, 2]),
@@ -102,7 +102,7 @@ def test_what_is_taken_for_what_it_stands_for() -> None:
         (Point, {"x": 1}, Point(1)),
         (kinds.Person, {"name": "A", "born": "2000-01-01"}, kinds.Person(name="A", born=date(2000, 1, 1))),
     ]:
-        found = there_and_back(arguments_of(kind), given)["value"]
+        found = there_and_back(arguments_of(kind), sent)["value"]
         assert found == back
         assert type(found) is type(back)
 

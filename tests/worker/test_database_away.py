@@ -15,7 +15,7 @@ import pytest
 from penstock import schema
 from penstock.embedded import Server, throwaway
 from tests.conftest import SETTINGS
-from tests.failures.conftest import port_of, terminate, through
+from tests.failures.conftest import terminate
 from tests.failures.proxy import Cut, Proxy
 from tests.worker.stage import Stage
 
@@ -48,19 +48,6 @@ async def fail(gate: str, context: TaskContext):
     await passed(gate)
     raise ValueError(context.attempt)
 """
-
-
-@pytest.fixture
-def proxy(server18: Server) -> Iterator[Proxy]:
-    """A proxy in front of the server."""
-    with closing(Proxy(lambda: port_of(server18.tcp_dsn()))) as one:
-        yield one
-
-
-@pytest.fixture
-def proxied(server18: Server, sql18: Sql, proxy: Proxy) -> str:
-    """The test's database through the proxy."""
-    return through(server18.tcp_dsn(sql18.info.dbname), proxy.port)
 
 
 def memory(pid: int) -> int:

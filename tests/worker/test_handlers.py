@@ -258,9 +258,7 @@ def test_processes_time_out_and_crash_by_themselves(stage: Stage) -> None:
     assert fine.result(timeout=25) == {"number": 8, "attempt": 1, "last": True}
     errors = {}
     for name, message_id in ids.items():
-        stage.until(
-            lambda name=name, number=message_id: stage.state(name, number) == "dead", "it is given up"
-        )
+        stage.dead(name, message_id)
         found = stage.details(name, message_id)
         assert found is not None
         errors[name] = found.last_error or ""

@@ -9,11 +9,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.failures.proxy import Cut, Proxy
 from tests.worker.stage import Process, Stage, one
 
 LEASE = 2
 # Beyond the lease: until it is noticed, on a machine that has other things to do.
 SLACK = 3.0
+MANY = 1_000_000
 
 HOLD = """
 @app.task
@@ -66,14 +68,13 @@ def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
         """
     )
     message_id = stage.enqueue("deadly")
-    for _ in range(10):
-        worker = stage.start("--lease", "1")
-        stage.until(
-            lambda one=worker: not one.is_running or stage.state("deadly", message_id) == "dead", "it ends"
-        )
-        if worker.is_running:
-            break
-    assert worker.stop() == 0
+    worker = stage.start("--lease", "1")
+    while stage.state("deadly", message_id) != "dead":
+        if not worker.is_running:
+            assert len(stage.said) < 10
+            worker = stage.start("--lease", "1")
+        time.sleep(0.05)
+    assert worker.begun().stop() == 0
     found = stage.details("deadly", message_id)
     assert found is not None
     assert (found.state, found.reason) == ("dead", "no_attempts_left")
@@ -212,17 +213,11 @@ def test_what_was_lost_while_it_waited_for_a_place_does_not_begin(stage: Stage) 
     lose(first)
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins 0 {second.pid}")
-    stage.until(
-        lambda: all((stage.details("one_by_one", i) or _gone()).delivery_attempts >= 2 for i in ids),
-        "claimed",
-    )
+    stage.until(lambda: attempts(stage, ids[1]) == 2, "the other one has both")
     first.signal(signal.SIGCONT)
     first.says("the lease was lost")
     stage.open("gate")
-    for message_id in ids:
-        stage.until(
-            lambda number=message_id: stage.state("one_by_one", number) in (None, "done"), "it is done"
-        )
+    stage.done("one_by_one", *ids)
     assert first.stop() == 0
     assert second.stop() == 0
     assert f"begins 1 {first.pid}" not in stage.said
@@ -235,14 +230,22 @@ def attempts(stage: Stage, message_id: int) -> int:
     return found.delivery_attempts
 
 
-def test_leases_are_kept_for_handlers_that_take_longer(stage: Stage) -> None:
+def test_leases_are_kept_for_handlers_that_take_longer_by_one_pulse_for_all(
+    stage: Stage, proxy: Proxy, proxied: str
+) -> None:
     stage.write(HOLD)
-    first = stage.worker("--lease", str(LEASE))
+    # It cuts nothing: it counts.
+    pulses, others = (proxy.cut_at(text, Cut.BEFORE, skip=MANY) for text in ("pulse", "extend"))
+    first = stage.start("--lease", str(LEASE), dsn=proxied).begun()
     handles = stage.app.tasks["hold"].enqueue_many([("gate",)] * 100)
     stage.until(lambda: len(stage.said) == 100, "all have begun")
+    begun_at = time.monotonic()
     second = stage.worker("--lease", str(LEASE))
-    time.sleep(2.5 * LEASE)
-    for handle in handles:
+    time.sleep(1.8 * LEASE)
+    sent, held_for = MANY - pulses.skip, time.monotonic() - begun_at
+    assert 2 <= sent <= 2 + held_for / (LEASE / 4), "about three in the time of a lease"
+    assert others.skip == MANY
+    for handle in handles[::10]:
         found = handle.details()
         assert found is not None
         assert (found.state, found.delivery_attempts) == ("active", 1)

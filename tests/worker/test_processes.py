@@ -18,9 +18,9 @@ import pytest
 import pytest_asyncio
 
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.tasks.importable import check_importable
 from penstock.tasks.outcomes import Reject, Retry, Snooze
 from penstock.worker.errors import AttemptTimeout, ProcessDied, RemoteError
-from penstock.tasks.importable import check_importable
 from penstock.worker.processes import ChildTraceback, ProcessPool
 
 from . import functions
@@ -475,7 +475,7 @@ def parent(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
         return subprocess.Popen(
             [sys.executable, "-W", "error", script, *map(str, arguments)],
             cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -393,9 +393,7 @@ def test_a_handler_that_exits_fails_and_the_worker_goes_on(stage: Stage, kind: s
     ids.append(stage.enqueue("interrupt"))
     stage.enqueue("fine")
     stage.heard("fine")
-    stage.until(
-        lambda: all(stage.state("leave", message_id) == "dead" for message_id in ids), "all are given up"
-    )
+    stage.dead("leave", *ids)
     assert worker.stop() == 0
     for message_id, error in zip(ids, ("SystemExit: 0", "SystemExit: 3", "KeyboardInterrupt"), strict=True):
         found = stage.details("leave", message_id)

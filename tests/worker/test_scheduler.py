@@ -428,7 +428,7 @@ asyncio.run(main())
 
 async def test_processes_that_are_killed_lose_and_double_nothing(database18: str, table: Table) -> None:
     def start() -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         return subprocess.Popen([sys.executable, "-c", PROGRAM, database18], cwd=ROOT, env=environment)
 
     processes = [start() for _ in range(3)]

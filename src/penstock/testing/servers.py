@@ -136,8 +136,12 @@ class DatabaseServer:
             name = self._name("template")
             self._creating.send(sql.SQL("create database {}").format(sql.Identifier(name)))
             self._creating.wait()
-            with psycopg.connect(complete(self.dsn(name))) as connection:
-                schema.install(connection)
+            try:
+                with psycopg.connect(complete(self.dsn(name))) as connection:
+                    schema.install(connection)
+            except BaseException:
+                self._drop(name)
+                raise
             self._template = name
         return self.dsn(self._template)
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
-from penstock._async.client import AsyncClient
 from penstock._sync.client import Client
 from penstock.errors import InvalidArgument
 from penstock.tasks.app import App
@@ -225,19 +224,9 @@ class TaskTester:
 
 
 def _close_async_clients(app: App) -> None:
-    """Close what was opened in loops that do not run any more, as that of a test that is over."""
-    clients, app._async_clients = app._async_clients, {}
-    for loop, client in clients.items():
-        if loop.is_running():
-            app._async_clients[loop] = client
-        elif loop.is_closed():
-            _abandon(client)
-        else:
-            loop.run_until_complete(client.close())
+    """Close what was opened in a loop that rests, as that of an async test when its fixtures end.
 
-
-def _abandon(client: AsyncClient) -> None:
-    """There is no loop to close it in: at least its connections end."""
-    connections = client._connections
-    while connections is not None and (own := connections._pop()) is not None:
-        own.connection.pgconn.finish()
+    Of loops that are over, the app lets go by itself.
+    """
+    for loop in [loop for loop in app._async_clients if not (loop.is_running() or loop.is_closed())]:
+        loop.run_until_complete(app._async_clients.pop(loop).close())

@@ -74,6 +74,7 @@ class Leases:
         """One pulse, and a look at what it did not find."""
         assert self.executor is not None
         sent_at = now()
+        was_late = sent_at >= self._pulsed_at + self.seconds
         by_token: dict[str, list[Run]] = defaultdict(list)
         for run in self.executor.runs.values():
             by_token[run.claimed.token].append(run)
@@ -87,7 +88,8 @@ class Leases:
             queues = sorted({run.queue_name for run in runs})
             held = await self._attempt(calls.pulse(token, self.seconds, queues))
             still = [run for run in runs if not run.is_over and not run.is_settled]
-            if held is None or held < len(still):
+            # A lease that was over meanwhile may be somebody else's, however many are held.
+            if held is None or held < len(still) or was_late:
                 await self._check(still, 1)
         self._doubtful &= set(by_token) | {self.token}
         self._pulsed_at = sent_at
