@@ -120,6 +120,65 @@ GROUPS = {
     "Open and close": ("open", "close"),
 }
 
+TASKS = """\
+A tutorial: [tasks](../tasks.md). Options and defaults in tables: [tasks](tasks.md). What ends in `_async` is
+awaited, and does the same. `penstock.current_context()` is the `TaskContext` of the task that runs here, or
+None.
+"""
+
+# What is shown of each class, in this order.
+TASK_CLASSES: dict[type, tuple[str, ...]] = {
+    penstock.App: (
+        "task",
+        "periodic",
+        "enqueue_group",
+        "enqueue_group_async",
+        "add_retries",
+        "add_retries_async",
+        "connected_to",
+        "use",
+        "close",
+        "aclose",
+    ),
+    penstock.Task: (
+        "enqueue",
+        "enqueue_async",
+        "enqueue_many",
+        "enqueue_many_async",
+        "options",
+        "using",
+        "call",
+        "handle",
+    ),
+    penstock.TaskCall: (),
+    penstock.Handle: (
+        "result",
+        "result_async",
+        "details",
+        "details_async",
+        "cancel",
+        "cancel_async",
+    ),
+    penstock.GroupHandle: ("results", "results_async"),
+    penstock.TaskContext: ("message", "extend", "transaction", "transaction_async", "logger"),
+    penstock.TaskMessage: (),
+    penstock.Retry: (),
+    penstock.Reject: (),
+    penstock.Snooze: (),
+    penstock.Exponential: (),
+    penstock.Worker: ("run", "run_forever", "stop", "stop_from_anywhere"),
+    penstock.Middleware: ("enqueue", "run"),
+    penstock.EnqueueCall: (),
+}
+MADE_BY_USERS = (
+    penstock.App,
+    penstock.Retry,
+    penstock.Reject,
+    penstock.Snooze,
+    penstock.Exponential,
+    penstock.Worker,
+)
+
 RESULTS = (
     penstock.NewMessage,
     penstock.Receipt,
@@ -173,6 +232,7 @@ def render() -> str:
         "Message": [*_message()],
         "Consumer": [*_consumer()],
         "Transaction": [*_transaction()],
+        "Tasks": [*_tasks()],
         "Models and codecs": [*_codec()],
         "Results": [*_results()],
         "Errors": [*_errors()],
@@ -256,6 +316,22 @@ def _transaction() -> Iterator[str]:
     yield from ("", TRANSACTION.format(missing=_listed(missing)).rstrip())
 
 
+def _tasks() -> Iterator[str]:
+    yield TASKS.rstrip()
+    for cls, names in TASK_CLASSES.items():
+        yield from ("", f"### {cls.__name__}", "")
+        signature = inspect.signature(cls)
+        if cls in MADE_BY_USERS:
+            yield from (*_signature(cls.__name__, signature.replace(return_annotation=cls.__name__)), "")
+        yield from _prose(cls, signature.parameters)
+        for name in names:
+            each = inspect.getattr_static(cls, name)
+            if isinstance(each, property):
+                yield from ("", f"`{name}`: {' '.join(_prose(each, ())).strip()}", "")
+            else:
+                yield from _described(f"{cls.__name__}.{name}", each, level=4)
+
+
 def _codec() -> Iterator[str]:
     yield (
         "`model=` in a call, and `codec=` of a client, take a type (a dataclass, a msgspec struct, "
@@ -284,7 +360,7 @@ def _results() -> Iterator[str]:
 def _errors() -> Iterator[str]:
     yield from (f"    {line}" for line in _tree(penstock.PenstockError, "", ""))
     yield from ("", *ERRORS.splitlines(), "")
-    rows = [(f"`{cls.__name__}`", str(cls())) for cls in _family(penstock.PenstockError)]
+    rows = [(f"`{cls.__name__}`", _docstring(cls).splitlines()[0]) for cls in _family(penstock.PenstockError)]
     yield from _table(("error", "meaning"), rows)
 
 
@@ -314,7 +390,7 @@ def _signature(name: str, signature: inspect.Signature) -> Iterator[str]:
         if each.kind is each.KEYWORD_ONLY and not after_star:
             parts.append("*")
             after_star = True
-        parts.append(str(each).replace("'", "").replace('"', ""))
+        parts.append(_parameter(each))
     if own and own[-1].kind is inspect.Parameter.POSITIONAL_ONLY:
         parts.append("/")
     result = str(signature.return_annotation).strip("'\"").replace("Iterator[", "ContextManager[")
@@ -323,6 +399,11 @@ def _signature(name: str, signature: inspect.Signature) -> Iterator[str]:
         inner = "".join(f"    {part},\n" for part in parts)
         line = f"def {name}(\n{inner}) -> {result}: ..."
     yield from ("```python signatures", line, "```")
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    shown = str(parameter.replace(default=parameter.empty)).replace("'", "").replace('"', "")
+    return shown if parameter.default is parameter.empty else f"{shown} = {parameter.default!r}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -55,10 +55,10 @@ class Peer:
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[program.Enqueue]:
-        async with application() as chancy:
+        with application() as chancy:
 
             async def enqueue(number: int) -> None:
-                await chancy.push(job(number))
+                chancy.sync_push(job(number))
 
             yield enqueue
 

@@ -28,10 +28,10 @@ class Peer:
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[program.Enqueue]:
-        async with app:
+        with app:
 
             async def enqueue(number: int) -> None:
-                await noop.enqueue_async(number=number)
+                noop.enqueue(number=number)
 
             yield enqueue
 

@@ -37,10 +37,10 @@ class Peer:
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[program.Enqueue]:
-        async with await connect() as connection:
+        with psycopg.connect(program.dsn(), autocommit=True, prepare_threshold=0) as connection:
 
             async def enqueue(number: int) -> None:
-                await connection.execute("select pgmq.send(%s, %s)", (QUEUE, Jsonb({"number": number})))
+                connection.execute("select pgmq.send(%s, %s)", (QUEUE, Jsonb({"number": number})))
 
             yield enqueue
 

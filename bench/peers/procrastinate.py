@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from procrastinate import App, PsycopgConnector
+from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 
 from bench.peers import program
 
@@ -31,11 +31,11 @@ class Peer:
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[program.Enqueue]:
-        app, noop = application()
-        async with app.open_async():
+        app = App(connector=SyncPsycopgConnector(conninfo=program.dsn(), min_size=1, max_size=1))
+        with app.open():
 
             async def enqueue(number: int) -> None:
-                await noop.defer_async(number=number)
+                app.configure_task("noop").defer(number=number)
 
             yield enqueue
 

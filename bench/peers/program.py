@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 Enqueue = Callable[[int], Awaitable[object]]
-"""Enqueues the task of that number; it is committed when this is done."""
+"""Enqueues the task of that number; it is committed when this is done. It may block: it is alone here."""
 Handle = Callable[[int], None]
 """What a handler calls with the number of its task."""
 

@@ -126,8 +126,12 @@ def _model_codec(model: Any) -> Codec[Any]:
 @lru_cache(maxsize=1024)
 def _own_codec(cls: type) -> Codec[Any] | None:
     """The codec of a value that is an instance of a model; None for plain ones."""
-    is_model = dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_pydantic(cls)
-    return _model_codec(cls) if is_model else None
+    return _model_codec(cls) if is_model(cls) else None
+
+
+def is_model(cls: type) -> bool:
+    """Whether it is a class of models: a dataclass, a struct, a pydantic model."""
+    return dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_pydantic(cls)
 
 
 def is_pydantic(model: Any) -> bool:

@@ -5,13 +5,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Exponential, InvalidArgument
 from penstock.tasks.policy import Policy
 
 LONGEST = 2**31 - 1
+# Slow where the machine has much else to do.
+relaxed = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def policy(
@@ -49,6 +51,7 @@ def test_an_exponential_delay_without_chance() -> None:
     assert [delays.delay_after(n) for n in (1, 2, 3, 4, 5, 6, 1000)] == [2, 6, 18, 54, 100, 100, 100]
 
 
+@relaxed
 @given(
     first=st.floats(0, 10_000),
     factor=st.floats(1, 1000),
@@ -141,6 +144,7 @@ def test_the_time_to_live_is_what_all_attempts_take(
 durations = st.integers(0, 10_000) | st.floats(0, 10_000)
 
 
+@relaxed
 @given(
     max_attempts=st.integers(1, 400),
     attempt_timeout=st.floats(0.001, 10_000),
@@ -154,6 +158,7 @@ def test_the_time_to_live_is_the_sum_of_its_parts(
     assert computed.ttl == pytest.approx(min(max_attempts * attempt_timeout + between, LONGEST))
 
 
+@relaxed
 @given(
     max_attempts=st.integers(1, 300),
     first=st.floats(0, 100),

@@ -91,11 +91,16 @@ def test_the_same_number_is_the_same(app: App) -> None:
 
 
 KEYS = """
+import enum
 import penstock
+class Colour(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+    BLUE = "blue"
 app = penstock.App({dsn!r})
 @app.task(queue="test_unique", unique=True)
-def tag(names: set[str], more: frozenset[int] = frozenset()) -> None: ...
-print(tag.enqueue({{"a", "b", "c", "d", "e"}}, frozenset(range(20))).id)
+def tag(names: set[str], colours: frozenset[Colour], any_kind: set[int | str | None]) -> None: ...
+print(tag.enqueue({{"a", "b", "c", "d", "e"}}, frozenset(Colour), {{None, 1, "a", "b"}}).id)
 app.close()
 """
 

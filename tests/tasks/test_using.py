@@ -270,11 +270,11 @@ async def test_a_blocking_connection_where_it_would_block(unconnected: App, shar
     with psycopg.connect(shared_dsn) as connection:
         with pytest.raises(UnsupportedConnection) as caught:
             await task.using(connection).enqueue_async(1)
-        assert "enqueue()" in f"{caught.value} {caught.value.hint}"
+        assert ".enqueue(" in f"{caught.value} {caught.value.hint}"
     with penstock.connect(shared_dsn) as client, client.transaction() as transaction:
         with pytest.raises(UnsupportedConnection) as caught:
             await task.using(transaction).enqueue_async(1)
-        assert "enqueue()" in f"{caught.value} {caught.value.hint}"
+        assert ".enqueue(" in f"{caught.value} {caught.value.hint}"
 
 
 def test_a_transaction_that_is_over(app: App) -> None:

@@ -180,6 +180,7 @@ def terminate_program() -> int:
 
 def interrupt_myself() -> str:
     os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(0.01)
     return "not minded"
 

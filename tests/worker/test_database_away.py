@@ -93,6 +93,27 @@ def test_a_worker_waits_for_the_network_and_tells_what_ended_meanwhile(
     )
 
 
+def test_a_handler_runs_through_an_outage_that_is_longer_than_a_lease(
+    stage: Stage, proxy: Proxy, proxied: str
+) -> None:
+    """Nobody else was there to take it over."""
+    stage.write(TASKS)
+    worker = stage.start("--lease", "2", dsn=proxied).begun()
+    message_id = stage.enqueue("hold", "gate")
+    stage.heard("begins gate")
+    proxy.refuse()
+    proxy.cut()
+    time.sleep(3)
+    proxy.admit()
+    worker.says(BACK)
+    note = stage.enqueue("note", 1)
+    stage.done("note", note)
+    stage.open("gate")
+    stage.done("hold", message_id)
+    assert worker.stop() == 0
+    assert sorted(stage.said) == ["begins gate", "ends gate", "note 1"], worker.log
+
+
 def test_sessions_that_the_server_ends_cost_nothing(stage: Stage, sql18: Sql) -> None:
     """Over and over, while tasks run: each is done, and each runs once."""
     stage.write(TASKS)
@@ -227,3 +248,45 @@ def test_a_server_that_is_started_again_finds_its_worker(tmp_path: Path, frail: 
         assert worker.stop() == 0
         assert worker.log.count(AWAY) == 1
         assert stage.said == ["begins gate", "ends gate", "note 1"]
+
+
+def test_a_server_that_crashes_or_takes_no_changes_finds_its_worker_again(
+    tmp_path: Path, frail: Server
+) -> None:
+    stage = Stage(tmp_path, frail.dsn()).write(TASKS)
+    with closing(stage):
+        worker = stage.worker("--lease", "3")
+        handles = stage.app.tasks["note"].enqueue_many([(number,) for number in range(2000)])
+        stage.heard("note 300")
+        frail.stop("immediate")
+        worker.says(AWAY)
+        frail.start()
+        stage.done("note", *(handle.id for handle in handles[::100]))
+        with psycopg.connect(frail.dsn(), autocommit=True) as sql:
+            sql.execute("alter system set default_transaction_read_only = on")
+            sql.execute("select pg_reload_conf()")
+            stage.until(lambda: worker.log.count(AWAY) == 2, "it takes no changes")
+            sql.execute("set default_transaction_read_only = off")
+            sql.execute("alter system reset all")
+            sql.execute("select pg_reload_conf()")
+        stage.until(lambda: worker.log.count(BACK) == 2, "it does again")
+        note = stage.enqueue("note", 2000)
+        stage.done("note", note)
+        assert worker.stop() == 0
+        assert {int(line.split()[1]) for line in stage.said} == set(range(2001))
+        assert "Traceback" not in worker.log
+
+
+def test_a_queue_that_is_deleted_is_made_again(stage: Stage, sql18: Sql) -> None:
+    stage.write(TASKS)
+    worker = stage.worker()
+    stage.enqueue("hold", "gate")
+    stage.heard("begins gate")
+    sql18.execute("select penstock.delete_queue('default')")
+    stage.open("gate")
+    stage.heard("ends gate")
+    stage.app.declared.forget(stage.app.needs("default"))
+    note = stage.enqueue("note", 1)
+    stage.done("note", note)
+    assert worker.stop() == 0
+    assert "Traceback" not in worker.log

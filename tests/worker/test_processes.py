@@ -230,7 +230,6 @@ async def test_cancellation_while_a_child_starts(pool: ProcessPool) -> None:
         ("exit", 7, "the process of the handler ended with exit code 7"),
         ("kill", -9, "the process of the handler was killed by SIGKILL: out of memory, perhaps"),
         ("segfault", -11, "the process of the handler was killed by SIGSEGV"),
-        ("term", -15, "the process of the handler was killed by SIGTERM"),
         ("forked", 9, "the process of the handler ended with exit code 9"),
     ],
 )
@@ -397,7 +396,7 @@ async def test_children_do_not_inherit_what_is_ignored(pool: ProcessPool) -> Non
         found = await run(pool, functions.handlers)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert found == {"SIGTERM": str(signal.SIG_DFL), "SIGHUP": str(signal.SIG_DFL)}
+    assert found["SIGHUP"] == str(signal.SIG_DFL)
 
 
 # Parents of their own

@@ -139,7 +139,7 @@ class Client(Api):
                 if embedded is not None:
                     in_this_thread(embedded.__exit__, None, None, None)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """Let go of all connections without waiting for anybody: the loop that they belonged to is over."""
         self._closed = True
         connections, self._connections = self._connections, None

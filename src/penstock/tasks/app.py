@@ -330,7 +330,7 @@ class App:
             client = self._async_clients.get(loop)
             if client is None:
                 for other in [other for other in self._async_clients if other.is_closed()]:
-                    self._async_clients.pop(other).abandon()
+                    self._async_clients.pop(other)._abandon()
                 client = self._async_clients[loop] = AsyncClient(self._dsn)
             return client
 
@@ -362,7 +362,7 @@ class App:
         with self._lock:
             client, self._client = self._client, None
             for loop in [loop for loop in self._async_clients if not loop.is_running()]:
-                self._async_clients.pop(loop).abandon()
+                self._async_clients.pop(loop)._abandon()
         if client is not None:
             atexit.unregister(self.close)
             client.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import cached_property
 from typing import Any, get_type_hints
 from uuid import UUID
@@ -13,7 +15,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.errors import InvalidArgument, PayloadInvalid
-from penstock.payloads import Json, Stored, codec_of, is_pydantic, load_json
+from penstock.payloads import Json, Stored, codec_of, encode_json, is_model, is_pydantic, load_json
 
 from .context import TaskContext
 
@@ -33,7 +35,8 @@ def to_plain(value: object) -> Json:
 
 def _strictly(value: object, kind: Any) -> None:
     """Raise where a value is not of a type, however much alike JSON would make them."""
-    msgspec.convert(_kept(value), kind, builtin_types=_STRICT, dec_hook=_decode_model)
+    kept = msgspec.to_builtins(value, builtin_types=_STRICT, enc_hook=_encode_model)
+    msgspec.convert(kept, kind, builtin_types=_STRICT, dec_hook=_decode_model)
 
 
 def from_plain(plain: Json, kind: Any) -> Any:
@@ -128,6 +131,12 @@ class Arguments:
         return {name: self._hints.get(name, Any) for name in self.names}
 
     @cached_property
+    def _extra_kind(self) -> Any:
+        """Of what is not among the parameters, where the handler takes that."""
+        extra = next((n for n, p in self._parameters.items() if p.kind is p.VAR_KEYWORD), "")
+        return self._hints.get(extra, Any)
+
+    @cached_property
     def _model(self) -> type[msgspec.Struct]:
         """A struct with a field for each parameter: it converts, and knows what is missing or too much."""
         # Not under their own names: some names mean something to a class.
@@ -180,7 +189,7 @@ class Arguments:
         return {name: self._encoded(name, value) for name, value in bound.items()}
 
     def _encoded(self, name: str, value: object) -> Json:
-        kind = self._kinds.get(name, Any)
+        kind = self._kinds.get(name, self._extra_kind)
         if kind is Any or (kind is type(value) and kind in _PLAIN):
             return value
         try:
@@ -190,7 +199,7 @@ class Arguments:
         except (TypeError, ValueError, msgspec.ValidationError, InvalidArgument) as exc:
             fault = f"got {name}={_shown(value)}, which does not fit {_name(kind)}: {exc}"
             raise self._misfit(fault) from exc
-        if not _is_same(_kept(value), _kept(back)):
+        if not _is_same(value, back):
             raise self._misfit(f"got {name}={_shown(value)}, which would come back as {_shown(back)}")
         return plain
 
@@ -203,10 +212,9 @@ class Arguments:
         """The arguments such that the same ones are the same text: as they come back, in order."""
         plain = {}
         for name in sorted(bound):
-            kind = self._kinds.get(name, Any)
+            kind = self._kinds.get(name, self._extra_kind)
             try:
-                back = from_plain(to_plain(bound[name]), kind)
-                plain[name] = msgspec.to_builtins(back, str_keys=True, enc_hook=_encode_model, order="sorted")
+                plain[name] = _ordered(from_plain(to_plain(bound[name]), kind))
             except (TypeError, ValueError, msgspec.ValidationError) as exc:
                 raise self._misfit(f"is unique by {name}={_shown(bound[name])}: {exc}") from exc
         return plain
@@ -256,7 +264,8 @@ class Arguments:
             ) from exc
         arguments = self._given(found)
         if self.takes_any:
-            arguments |= {name: value for name, value in plain.items() if name not in self._kinds}
+            extra = {name: value for name, value in plain.items() if name not in self._kinds}
+            arguments |= from_plain(extra, dict[str, self._extra_kind])  # type: ignore[name-defined]
         return arguments
 
     def call(self, arguments: dict[str, Any], context: Any) -> Any:
@@ -277,27 +286,54 @@ class Arguments:
         return InvalidArgument(f"task {self._task_name!r} {fault}: its arguments are {self.signature}")
 
 
-def _kept(value: object) -> Any:
-    """A value in parts: models as dicts, sets in order, and what JSON has no type for as it is."""
-    return msgspec.to_builtins(value, builtin_types=_STRICT, enc_hook=_encode_model, order="sorted")
+def _is_same(value: Any, back: Any) -> bool:  # noqa: PLR0911
+    """Whether what comes back is what was given. A list may be given for a tuple, a dict for a model."""
+    if type(value) is type(back) and _equal(value, back):
+        return True
+    if isinstance(value, Mapping):
+        if not isinstance(back, dict):
+            return is_model(type(back))
+        return value.keys() == back.keys() and all(_is_same(value[key], back[key]) for key in value)
+    if isinstance(value, list | tuple) and isinstance(back, list | tuple):
+        return len(value) == len(back) and all(map(_is_same, value, back))
+    if isinstance(value, datetime) and isinstance(back, datetime):
+        # In the hour that comes twice a moment is never equal to one of another time zone object.
+        return _said(value) == _said(back)
+    if type(value) is type(back) and is_model(type(value)):
+        names = [field.name for field in _fields(value)]
+        return all(_is_same(getattr(value, name), getattr(back, name)) for name in names)
+    if isinstance(value, set | frozenset | list | tuple) and isinstance(back, set | frozenset | list | tuple):
+        return set(value) == set(back)
+    plain = back.value if isinstance(back, Enum) else back
+    return not is_model(type(value)) and bool(_equal(value, plain) or (value != value and plain != plain))  # noqa: PLR0124
 
 
-def _is_same(left: Any, right: Any) -> bool:
-    """Whether two values in parts are the same; moments by what they say.
+def _equal(left: Any, right: Any) -> bool:
+    return bool(left == right)
 
-    In the hour that comes twice a moment is never equal to one of another time zone object.
-    """
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_is_same(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        return len(left) == len(right) and all(map(_is_same, left, right))
-    if isinstance(left, datetime) and isinstance(right, datetime):
-        return _said(left) == _said(right)
-    return bool(left == right or (left != left and right != right))  # noqa: PLR0124
+
+def _fields(model: Any) -> Sequence[Any]:
+    if dataclasses.is_dataclass(model):
+        return dataclasses.fields(model)
+    return msgspec.structs.fields(model) if isinstance(model, msgspec.Struct) else ()
 
 
 def _said(moment: datetime) -> tuple[datetime, timedelta | None]:
     return moment.replace(tzinfo=None, fold=0), moment.utcoffset()
+
+
+def _ordered(value: Any) -> Json:
+    """What JSON holds of a value, the same for the same value: sets and dicts in order."""
+    if isinstance(value, set | frozenset):
+        return sorted(encode_json(_ordered(item)) for item in value)
+    if isinstance(value, dict):
+        items = {str(to_plain(key)): _ordered(item) for key, item in value.items()}
+        return {key: items[key] for key in sorted(items)}
+    if isinstance(value, list | tuple):
+        return [_ordered(item) for item in value]
+    if fields := _fields(value):
+        return {field.name: _ordered(getattr(value, field.name)) for field in fields}
+    return to_plain(value)
 
 
 def _is_context(parameter: inspect.Parameter) -> bool:

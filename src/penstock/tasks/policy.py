@@ -39,6 +39,8 @@ class Exponential:
     def most(self, attempt: int) -> float:
         """The longest that the delay after an attempt can be."""
         first, longest = interval("first", self.first), interval("longest", self.longest)
+        if first == 0:
+            return 0.0
         try:
             return min(first * float(self.factor) ** (attempt - 1), longest)
         except OverflowError:

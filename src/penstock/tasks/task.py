@@ -197,15 +197,23 @@ class BoundTask(Generic[P, R]):
         self._options = options
         self._connection = connection
 
-    def options(self, **given: Any) -> BoundTask[P, R]:
-        """The task with these options, too."""
-        try:
-            options = replace(self._options, **given)
-        except TypeError:
-            unknown = sorted(given.keys() - set(CallOptions.__slots__))
-            raise InvalidArgument(
-                f"there is no option {unknown[0]!r}: there are {', '.join(CallOptions.__slots__)}"
-            ) from None
+    def options(
+        self,
+        *,
+        delay: Duration | None = None,
+        deliver_after: datetime | None = None,
+        priority: int | None = None,
+        tenant: str | None = None,
+        ttl: Duration | None = None,
+        dedup_key: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> BoundTask[P, R]:
+        """The task with these options, too. See Task.options()."""
+        given = CallOptions(delay, deliver_after, priority, tenant, ttl, dedup_key, headers)
+        changed = {
+            name: value for name in CallOptions.__slots__ if (value := getattr(given, name)) is not None
+        }
+        options = replace(self._options, **changed)
         headers = options.headers
         if headers is not None and not isinstance(headers, Mapping):
             raise InvalidArgument(f"headers must be a dict, not {headers!r}")

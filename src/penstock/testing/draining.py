@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from penstock import calls
 from penstock._async.client import AsyncClient
@@ -16,32 +16,22 @@ from penstock._async.enqueuing import AsyncEnqueuing
 from penstock.calls import Claimed
 from penstock.concurrency import now
 from penstock.errors import InvalidArgument, PenstockError, QueueNotFound
-from penstock.middleware.logging import LoggingMiddleware
 from penstock.models import Receipt
-from penstock.payloads import Json, load_json
+from penstock.payloads import load_json
 from penstock.tasks.app import App
 from penstock.tasks.arguments import from_plain
 from penstock.tasks.outcomes import Outcome as Wanted
 from penstock.values import Duration, flag, interval
-from penstock.worker.executor import Executor
-from penstock.worker.fetcher import Fetcher
-from penstock.worker.leases import Leases
 from penstock.worker.run import Run
 from penstock.worker.scheduler import Scheduler
-from penstock.worker.settler import Settler
 
-__all__ = ["Drain", "DrainError", "DrainOptions", "Outcome", "Ran"]
+from .recording import LEASE_SECONDS, End, Outcome, Part
+
+__all__ = ["Drain", "DrainError", "DrainOptions", "Ran"]
 
 logger = logging.getLogger("penstock.testing")
 
-# As long as there is: who stops in a debugger, or moves the clock, loses no lease.
-LEASE_SECONDS = 2_592_000
-# Places, as a worker has them; one run at a time takes one.
-PLACES = 100
 PAGE = 1000
-LAST_WORDS_SECONDS = 3.0
-
-Outcome = Literal["done", "retried", "failed", "rejected", "snoozed", "lost"]
 
 
 class DrainError(PenstockError):
@@ -102,139 +92,6 @@ class DrainOptions:
             limit,
             None if timeout is None else interval("timeout", timeout),
         )
-
-
-@dataclass(slots=True)
-class End:
-    """What is known of the end of a run."""
-
-    outcome: Outcome | None = None
-    result: Any = None
-    exception: BaseException | None = None
-
-
-class RecordingSettler(Settler):
-    """Tells the database what became of a run, and remembers it."""
-
-    def __init__(self, client: AsyncClient, settled: Callable[[list[Run]], None]) -> None:
-        super().__init__(client, settled)
-        self.end = End()
-
-    def done(self, run: Run) -> None:
-        self.end.outcome = "done"
-        super().done(run)
-
-    def done_with(self, run: Run, result: Json) -> None:
-        self.end.outcome = "done"
-        super().done_with(run, result)
-
-    def failed(self, run: Run, delay: float, error: str) -> None:
-        self.end.outcome = "failed"
-        super().failed(run, delay, error)
-
-    def rejected(self, run: Run, error: str) -> None:
-        self.end.outcome = "rejected"
-        super().rejected(run, error)
-
-    def released(self, run: Run, delay: float = 0) -> None:
-        self.end.outcome = "snoozed"
-        super().released(run, delay)
-
-    def _told(self, runs: list[Run], held: Any) -> None:
-        if any(run.message_id not in held for run in runs):
-            self.end.outcome = "lost"
-        super()._told(runs, held)
-
-
-class RecordingExecutor(Executor):
-    """Runs handlers, and remembers what they returned or raised."""
-
-    def __init__(self, app: App, settler: RecordingSettler) -> None:
-        logs = not any(isinstance(middleware, LoggingMiddleware) for middleware in app.middleware)
-        super().__init__(app, settler, concurrency=PLACES, threads=PLACES, processes=1, logs=logs)
-        self._recorder = settler
-        self.over = asyncio.Event()
-        self._left = asyncio.Event()
-        self.on_room = self._left.set
-
-    async def interrupted(self) -> None:
-        """Interrupt what still runs, and wait a little for its end."""
-        self.over.clear()
-        self.interrupt_all()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
-                while self.running:
-                    await self.over.wait()
-
-    async def threads_ended(self) -> None:
-        """Wait a little for threads that nobody waits for: their end finds a loop that still runs."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(LAST_WORDS_SECONDS):
-                while self.threads.running:
-                    self._left.clear()
-                    await self._left.wait()
-
-    def _succeeded(self, run: Run, result: Json) -> None:
-        self._recorder.end.result = result
-        super()._succeeded(run, result)
-
-    def _failed(self, run: Run, exc: BaseException) -> None:
-        self._recorder.end.exception = exc
-        super()._failed(run, exc)
-
-    def _end(self, run: Run, tell: Callable[..., None], *arguments: Any) -> None:
-        super()._end(run, tell, *arguments)
-        if run.is_settled:
-            self._recorder.end.outcome = "done"
-        elif run.interruption == "lost":
-            self._recorder.end.outcome = "lost"
-        self.over.set()
-
-
-class Part:
-    """A worker for one app, without its loops."""
-
-    def __init__(self, app: App, client: AsyncClient) -> None:
-        self.app = app
-        self.settler = RecordingSettler(client, self._settled)
-        self.executor = RecordingExecutor(app, self.settler)
-        leases = Leases(client, LEASE_SECONDS)
-        leases.executor = self.executor
-        names = tuple(needs.name for needs in app.queues)
-        self._fetcher = Fetcher(
-            app=app,
-            client=client,
-            claims=client,
-            executor=self.executor,
-            settler=self.settler,
-            leases=leases,
-            queue_names=names,
-            declare=lambda: None,
-        )
-        self.token = leases.token
-
-    def _settled(self, runs: list[Run]) -> None:
-        self.executor.forget(runs)
-
-    def start(self, row: Claimed) -> Run | None:
-        """Begin a run; None where it has been judged without one."""
-        self.settler.end = End()
-        self.executor.over.clear()
-        self._fetcher._hand_over([row])
-        return self.executor.runs.get((row.queue_name, row.message_id))
-
-    async def settle(self) -> End:
-        """Tell the database of the end of the run."""
-        await self.settler.run_once()
-        return self.settler.end
-
-    async def close(self) -> None:
-        try:
-            await self.executor.interrupted()
-            await self.settler.run_once()
-            await self.executor.threads_ended()
-        finally:
-            await self.executor.close()
 
 
 class Drain:

@@ -33,7 +33,7 @@ __all__ = ["HEADER", "Call", "Failure", "resolve", "serve"]
 HEADER = 8
 PR_SET_PDEATHSIG = 1
 # What the parent ignores would be ignored here, too.
-TO_RESET = [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD]
+TO_RESET = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +92,12 @@ def _settle_in(line: socket.socket, parent: int) -> None:
     # What a handler starts or forks must not keep the line open when this process is gone.
     line.set_inheritable(False)
     os.register_at_fork(after_in_child=line.close)
-    for number in (
-        signal.SIGTERM,
-        signal.SIGHUP,
-        signal.SIGQUIT,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGCHLD,
-    ):
+    for number in TO_RESET:
         signal.signal(number, signal.SIG_DFL)
-    # Not SIG_IGN, which programs that a handler starts would inherit.
-    signal.signal(signal.SIGINT, lambda *_: None)
+    # A terminal, systemd and containers send these to all processes: the worker drains, and ends its children
+    # itself. Not SIG_IGN, which programs that a handler starts would inherit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     # What a handler prints is no output of the worker.
     with suppress(OSError):

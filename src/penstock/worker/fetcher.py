@@ -42,6 +42,8 @@ POLL_LISTENING_SECONDS = 1.0
 DUE_SLACK_SECONDS = 0.02
 # A claim that brought too many of a kind is followed by the next one after this.
 TOO_MANY_SECONDS = 0.25
+# So many at least: behind those of a kind that is full there may be others.
+LEAST_CLAIMED = 50
 # A task that nobody here knows is left alone, the longer the longer it is unknown.
 LONGEST_LEFT_SECONDS = 3.0
 # Who has met one polls more seldom for a while, so that those who know it come first.
@@ -79,7 +81,7 @@ class Source(AsyncFlag):
     def learn(self, claimed: int, too_many: int) -> None:
         """After a claim: less at once where some had to be given back, else more again."""
         if too_many:
-            self.cap = max(1, claimed - too_many)
+            self.cap = max(LEAST_CLAIMED, claimed - too_many)
             self.not_before = now() + TOO_MANY_SECONDS
         else:
             self.cap = min(2 * self.cap, MOST_CLAIMED)

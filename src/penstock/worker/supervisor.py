@@ -69,7 +69,7 @@ class Supervisor:
         # A terminal sends Ctrl-C to all of them itself: once is enough.
         for child in self._children:
             if child.process is not None and child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM)
+                child.process.send_signal(signal.SIGTERM if self._signals == 1 else signal.SIGQUIT)
 
     def _look_after(self, child: Child) -> None:
         if child.process is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import signal
 from collections.abc import Coroutine, Sequence
@@ -40,9 +39,12 @@ GRACE_SECONDS = 30
 MOST_CONNECTIONS = 10
 # What is left to tell the database when a worker ends in a hurry.
 LAST_WORDS_SECONDS = 3.0
+# How long a claim that is under way may take to come to its end.
+CLAIM_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
-SAME_SIGNAL_SECONDS = 1.0
+# The last one aborts at once.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 Stopping = Literal["drain", "abort"]
 
@@ -81,7 +83,7 @@ class Worker:
         self._stopping: Stopping | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: Executor | None = None
-        self._signalled_at = -math.inf
+        self._silent_at: float | None = None
         self.started = asyncio.Event()
 
     # From outside
@@ -112,24 +114,25 @@ class Worker:
 
     async def _run_with_signals(self) -> bool:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
             await self.run()
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in SIGNALS:
                 loop.remove_signal_handler(number)
         return self._stopping != "abort"
 
     def _on_signal(self, number: int) -> None:
-        if now() < self._signalled_at + SAME_SIGNAL_SECONDS and is_supervised():
-            return  # the same one: to all processes, and once more from the supervisor
-        self._signalled_at = now()
         name = signal.Signals(number).name
+        if number == signal.SIGQUIT:
+            self._stopping = self._stopping or "drain"
+        elif self._stopping is not None and is_supervised():
+            return  # to all processes, and once more from the supervisor, which says SIGQUIT to abort
         if self._stopping is None:
             logger.info("%s: ending what runs, for %g seconds at most; again to abort", name, self._grace)
         else:
-            logger.warning("%s again: aborting", name)
+            logger.warning("%s: aborting", name)
         self.stop()
 
     # The life of a worker
@@ -144,7 +147,7 @@ class Worker:
             if await self._begin(client, claims):
                 await self._work(client, claims)
         finally:
-            await _in_time(claims.close(), client.close(), self._app.aclose())
+            await self._in_time(claims.close(), client.close(), self._app.aclose())
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
@@ -222,13 +225,13 @@ class Worker:
             await self._until_stopped(loops)
             registry.stopping = True
             fetcher.stop()
-            await asyncio.wait({fetching}, timeout=LAST_WORDS_SECONDS)
-            await self._end(fetching)
+            await asyncio.wait({fetching}, timeout=CLAIM_SECONDS)
+            fetching.cancel()
             await self._drain(executor, settler)
             logger.info("stopped")
         finally:
             await asyncio.gather(*map(self._end, loops))
-            await _in_time(maintainer.close(), executor.close(), registry.forget())
+            await self._in_time(maintainer.close(), executor.close(), registry.forget())
 
     def _settled(self, runs: list[Run]) -> None:
         """The database knows what became of these."""
@@ -261,7 +264,7 @@ class Worker:
             while executor.running and now() < deadline:
                 await self._a_moment(deadline - now())
             executor.give_up()
-        if not await settler.drained(LAST_WORDS_SECONDS):
+        if not await settler.drained(self._last_words()):
             logger.warning("the end of some tasks could not be recorded: they will run again")
 
     async def _a_moment(self, patience: float) -> None:
@@ -275,6 +278,22 @@ class Worker:
         if self._stopping is not None:
             self._stop.set()
 
+    async def _in_time(self, *steps: Coroutine[Any, Any, Any]) -> None:
+        """Side by side, and not for ever: a network that hangs must not keep the process."""
+        tasks = [asyncio.ensure_future(step) for step in steps]
+        _, late = await asyncio.wait(tasks, timeout=self._last_words())
+        for task in late:
+            task.cancel()
+        for task in tasks:
+            if task.done() and not task.cancelled() and (exc := task.exception()) is not None:
+                logger.debug("at the end: %s", exc)
+
+    def _last_words(self) -> float:
+        """How long the next step of the end may take: all together have a limit."""
+        if self._silent_at is None:
+            self._silent_at = now() + LAST_WORDS_SECONDS
+        return max(0.3, self._silent_at - now())
+
     def _loop_of(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(coroutine, name=f"penstock {name}")
 
@@ -282,18 +301,7 @@ class Worker:
         """Cancel one of the loops; one that hangs in the network is left behind."""
         if not loop.done():
             loop.cancel()
-            await asyncio.wait({loop}, timeout=LAST_WORDS_SECONDS)
-
-
-async def _in_time(*steps: Coroutine[Any, Any, Any]) -> None:
-    """Side by side, and not for ever: a network that hangs must not keep the process."""
-    tasks = [asyncio.ensure_future(step) for step in steps]
-    _, late = await asyncio.wait(tasks, timeout=LAST_WORDS_SECONDS)
-    for task in late:
-        task.cancel()
-    for task in tasks:
-        if task.done() and not task.cancelled() and (exc := task.exception()) is not None:
-            logger.debug("at the end: %s", exc)
+            await asyncio.wait({loop}, timeout=self._last_words())
 
 
 async def _unless(stop: asyncio.Event, pause: float) -> None:
