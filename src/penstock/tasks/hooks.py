@@ -34,7 +34,9 @@ class Middleware:
     """
 
     def enqueue(self, call: EnqueueCall) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """The block around one call of enqueue() or enqueue_many()."""
         return nullcontext()
 
     def run(self, context: TaskContext) -> AbstractContextManager[Any]:  # noqa: ARG002
+        """The block around one run of a handler."""
         return nullcontext()
