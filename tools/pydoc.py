@@ -329,7 +329,9 @@ def _tasks() -> Iterator[str]:
             if isinstance(each, property):
                 yield from ("", f"`{name}`: {' '.join(_prose(each, ())).strip()}", "")
             else:
-                yield from _described(f"{cls.__name__}.{name}", each, level=4)
+                yield ""
+                options = inspect.signature(penstock.App._declare_task) if name == "task" else None
+                yield from _described(f"{cls.__name__}.{name}", each, options, level=4)
 
 
 def _codec() -> Iterator[str]:
