@@ -45,13 +45,12 @@ def measure(contestant: Contestant, dsn: str, amounts: Amounts) -> Round:
             assert row is not None
             return int(str(row[0]))
 
-        begun = position()
         one = _rate(_run(contestant, dsn, "enqueue-one", amounts.single), amounts.single)
+        begun = position()
         bulk = _rate(_run(contestant, dsn, "enqueue-bulk", amounts.bulk), amounts.bulk)
         enqueued = position()
-        tasks = amounts.single + amounts.bulk
-        drained, rate = drain(contestant, dsn, tasks, amounts.drain_seconds)
-        wal = (enqueued - begun) / tasks + (position() - enqueued) / drained
+        drained, rate = drain(contestant, dsn, amounts.single + amounts.bulk, amounts.drain_seconds)
+        wal = (enqueued - begun) / amounts.bulk + (position() - enqueued) / drained
     return Round(one, bulk, rate, wal, *latencies)
 
 

@@ -242,6 +242,8 @@ class Reader:
             "HOME": str(self._folder),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "PENSTOCK_DATABASE_URL": self._dsn,
+            # The plugin of penstock.testing need not start a server of its own.
+            "PENSTOCK_TEST_DATABASE_URL": self._dsn,
             # As SQLAlchemy wants it.
             "DATABASE_URL": self._dsn.replace("postgresql://", "postgresql+psycopg://"),
             "PYTHONUNBUFFERED": "1",

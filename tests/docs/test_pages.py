@@ -88,6 +88,8 @@ def anchors(page: Path) -> set[str]:
         ("```ruby\nputs 1\n```\n", "page.md:2: nobody runs a block of ruby"),
         ("```\nwhat is this\n```\n", "page.md:2: nobody runs a block of no language"),
         ("```text second-terminal\n1\n```\n", "page.md:2: nothing runs in the second terminal"),
+        ("```text third-terminal\n1\n```\n", "page.md:2: nothing runs in the third terminal"),
+        ("```ini\n[Service]\n```\n```text\n1\n```\n", "it should print\n1\n"),
         ("```sh second-terminal\necho 1\n```\n```text second-terminal\n2\n```\n", "it prints\n1\n"),
         ("```python\nopen\n", "page.md:2: the block is not closed"),
     ],
@@ -112,6 +114,17 @@ def test_three_dots_stand_for_anything() -> None:
 def test_one_time_of_a_log_is_as_good_as_another() -> None:
     assert matches("2026-11-16 08:21:30,045 INFO a", "2031-01-02 03:04:05,678 INFO a\n")
     assert not matches("2026-11-16 08:21:30,045 INFO a", "2026-11-16 08:21:30,045 INFO b")
+
+
+def test_a_page_can_import_its_own_files(tmp_path: Path, database18: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\n# own.py\nvalue = 7\n```\n```python\nimport own\nprint(own.value)\n```\n"
+        "```text\n7\n```\n",
+        "utf-8",
+    )
+    with Reader(page, tmp_path, database18) as reader:
+        assert reader.read() == 3
 
 
 def test_a_second_terminal_runs_beside_the_first(tmp_path: Path, database18: str) -> None:

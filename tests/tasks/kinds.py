@@ -202,7 +202,7 @@ BAD: list[tuple[Any, Sequence[Any]]] = [
     (int, ["1", 1.5, 1.0, True, None, b"1", Decimal(1), [1]]),
     (float, ["1", None, True, Decimal("1.5"), float("nan"), float("inf")]),
     (bool, [1, 0, "true", None]),
-    (str, [1, None, b"abc", MOMENT, KEY, Decimal(1), timedelta(1), ["a"]]),
+    (str, [1, None, b"abc", MOMENT, KEY, Decimal(1), Colour.RED, timedelta(1), ["a"]]),
     (str, ["a\0b", "\ud800"]),
     (bytes, ["abc", 5, None]),
     (datetime, [5, "tomorrow", None, date(2026, 1, 1)]),
@@ -228,7 +228,7 @@ BAD: list[tuple[Any, Sequence[Any]]] = [
     (Person, [5, {"name": "A"}, Address(street="x")]),
     (list[Person], [[5]]),
     (dict[str, Any], [{"a": MOMENT}, {"a": {1: 2}}, {"a": {1, 2}}, {"a": b"x"}, {1: 2}]),
-    (list, [[MOMENT], [{1}], [b"x"]]),
+    (list, [[MOMENT], [{1}], {Point(1)}, [b"x"]]),
     (dict, [{1: 2}, {"a": Point(1)}]),
     (complex, [1j]),
 ]

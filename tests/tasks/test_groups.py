@@ -16,8 +16,7 @@ import penstock
 from penstock import App, InvalidArgument, Task, TaskContext
 
 from .kinds import Point
-from .test_results import LATER
-from .working import async_until, until, working, working_thread
+from .working import LATER, async_until, until, working, working_thread
 
 
 class Shop:
@@ -288,6 +287,46 @@ async def test_members_and_callback_have_their_options(shop: Shop) -> None:
     assert details.expires_at is not None
     (progress,) = await shop.groups()
     assert (progress.callback_queue, progress.callback_headers["h"]) == ("callbacks", 2)
+    await shop.app.aclose()
+
+
+async def test_headers_of_another_kind_do_no_harm(shop: Shop) -> None:
+    """Whoever sends messages by hand may write anything there."""
+    client = shop.app.async_client
+    await client.declare_queue("awaited")
+    for strange in (
+        {"group": "blue", "position": 0},
+        {"group": {"a": 1}},
+        {"group": 5},
+        {"group": 5, "position": "x"},
+        {"group": 2**70, "position": 2**70},
+        {"group": None, "position": None},
+        {"group": True, "position": -1},
+        {"group": 1.5, "position": 0},
+    ):
+        await client.send("awaited", {"x": 1}, headers={"task": "double", **strange})
+    async with working(shop.app):
+        await shop.app.enqueue_group_async([shop.double.call(1)], callback=shop.gather.call("after"))
+        await async_until(lambda: shop.calls)
+        while (await client.get_queue_statistics("awaited"))[0].completed_count != 9:
+            await asyncio.sleep(0.01)
+    assert shop.calls == [("after", [2])]
+    await shop.app.aclose()
+
+
+async def test_a_message_of_no_task_is_left_alone(shop: Shop) -> None:
+    client = shop.app.async_client
+    await client.declare_queue("awaited")
+    strange: list[Any] = [None, {}, {"task": 5}, {"task": None}, {"task": ["double"]}, {"task": "?"}]
+    sent = [await client.send("awaited", {"x": 1}, headers=headers) for headers in strange]
+    async with working(shop.app):
+        await shop.app.enqueue_group_async([shop.double.call(1)], callback=shop.gather.call("after"))
+        await async_until(lambda: shop.calls)
+    for message_id in sent:
+        found = await shop.app.async_client.get_message("awaited", message_id)
+        assert found is not None
+        assert found.state in ("ready", "scheduled")
+        assert found.delivery_attempts == 0
     await shop.app.aclose()
 
 

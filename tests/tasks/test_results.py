@@ -27,13 +27,7 @@ from tests.failures.pgbouncer import find_pgbouncer, pgbouncer
 
 from . import kinds
 from .kinds import Point
-from .working import async_until, until, working, working_thread
-
-LATER = """
-create or replace function penstock.clock() returns timestamptz language sql volatile as $$
-    select clock_timestamp() + interval '2 hours'
-$$
-"""
+from .working import LATER, async_until, until, working, working_thread
 
 
 async def double(x: int) -> int:

@@ -1,4 +1,4 @@
-"""Workers that run beside a test: in its own loop, or in a thread with a loop of theirs."""
+"""Workers that run beside a test, in its own loop or in a thread; waiting for what they do; a later clock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ from typing import Any
 
 import penstock
 
-__all__ = ["PATIENCE_SECONDS", "async_until", "until", "working", "working_thread"]
+__all__ = ["LATER", "PATIENCE_SECONDS", "async_until", "until", "working", "working_thread"]
 
 PATIENCE_SECONDS = 20.0
 LOOK_EVERY_SECONDS = 0.01
+
+# Makes it two hours later for the engine.
+LATER = """
+create or replace function penstock.clock() returns timestamptz language sql volatile as $$
+    select clock_timestamp() + interval '2 hours'
+$$
+"""
 
 
 @asynccontextmanager

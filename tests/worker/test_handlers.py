@@ -79,6 +79,7 @@ async def test_what_a_handler_does_to_its_own_task_does_not_reach_the_next_one(d
         me = asyncio.current_task()
         assert me is not None
         asyncio.get_running_loop().call_later(0.1, me.cancel)
+        await asyncio.sleep(0)
 
     @app.task(queue="q")
     async def stubborn() -> None:

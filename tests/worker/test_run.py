@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import psycopg
 import pytest
 
 from penstock import App, Exponential, Reject, Retry, Snooze, TaskContext, TaskFailed
-from tests.worker.stage import Stage, ended, holds, in_state, move_clock, working
+from tests.worker.stage import ended, holds, in_state, move_clock, working
 
 Sql = psycopg.Connection[Any]
 
@@ -246,6 +245,28 @@ async def test_a_task_whose_time_is_over_is_expired_and_not_run(
     assert sorted(ran) == [1, 2, 4]
 
 
+async def test_an_attempt_whose_time_to_live_is_over_while_it_runs_may_end_but_is_not_repeated(
+    database18: str,
+) -> None:
+    app, attempts = App(), list[int]()
+
+    @app.task(ttl=1, max_attempts=3, retry_delays=0, result=True, queue="q")
+    async def slow(context: TaskContext, fails: bool) -> str:
+        attempts.append(context.attempt)
+        await asyncio.sleep(1.3)
+        if fails:
+            raise ValueError("too late")
+        return "done"
+
+    async with working(app, database18):
+        good, bad = await slow.enqueue_async(False), await slow.enqueue_async(True)
+        assert await good.result_async(timeout=20) == "done"
+        found = await ended(bad)
+    assert found is not None
+    assert (found.state, found.reason, len(found.errors)) == ("dead", "expired", 1)
+    assert attempts == [1, 1]
+
+
 async def test_more_attempts_are_for_one_task_of_a_shared_queue(database18: str) -> None:
     app, attempts, is_fixed = App(), list[tuple[str, int]](), False
 
@@ -296,108 +317,3 @@ async def test_a_result_that_json_cannot_hold_ends_the_task_with_a_clear_error(d
             with pytest.raises(TaskFailed, match="result"):
                 await handle.result_async(timeout=20)
     assert ran == ["object", "nul", "surrogate", "nan"], "it was done: doing it again would not help"
-
-
-@pytest.mark.parametrize("kind", ["async", "thread"])
-async def test_errors_of_all_kinds_fail_the_attempt_only(
-    database18: str, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Mute(Exception):  # noqa: N818
-        def __str__(self) -> str:
-            raise RuntimeError("not even its text")
-
-    class Endless(BaseException):
-        pass
-
-    errors: dict[str, BaseException] = {
-        "cancelled": asyncio.CancelledError(),
-        "stop": StopIteration(),
-        "stop_async": StopAsyncIteration(),
-        "base": Endless("base"),
-        "generator": GeneratorExit(),
-        "mute": Mute(),
-        "nul": ValueError("a\0b"),
-        "surrogate": ValueError("a\ud800b"),
-        "long": ValueError("x" * 3_000_000),
-        "group": BaseExceptionGroup("several", [Endless(), ValueError()]),
-        "timeout": TimeoutError("of its own"),
-    }
-    app, attempts = App(), dict[str, int]()
-
-    def fail(what: str) -> None:
-        attempts[what] = attempts.get(what, 0) + 1
-        raise errors[what]
-
-    async def fail_async(what: str) -> None:
-        fail(what)
-
-    task = app.task(name="fail", max_attempts=2, retry_delays=0, attempt_timeout=20)(
-        fail_async if kind == "async" else fail
-    )
-    with caplog.at_level(logging.CRITICAL, "penstock"):
-        async with working(app, database18, threads=2, concurrency=2):
-            handles = {what: await task.enqueue_async(what) for what in errors}
-            for what, handle in handles.items():
-                found = await ended(handle)
-                assert found is not None, what
-                assert (found.state, found.reason) == ("dead", "no_attempts_left"), what
-                assert len(found.last_error or "") < 20_000
-    assert attempts == dict.fromkeys(errors, 2)
-
-
-async def test_a_payload_that_does_not_fit_fails_and_a_handler_that_changes_headers_harms_nobody(
-    database18: str,
-) -> None:
-    app, seen = App(), list[Any]()
-
-    @app.task(queue="q")
-    async def spoil(context: TaskContext, number: int) -> None:
-        seen.append(dict(context.headers))
-        context.headers.clear()
-
-    async with working(app, database18):
-        for payload in ([1], "x", 7, None, {"number": "seven"}, {"other": 1}, {}, {"number": 1, "more": 2}):
-            message_id = await app.async_client.send("q", payload, headers={"task": "spoil"})
-            found = None
-            while found is None or found.state != "dead":
-                found = await app.async_client.get_message("q", message_id)
-                assert found is not None
-            assert found.last_error is not None
-            assert "the payload of task 'spoil'" in found.last_error
-        for number in range(3):
-            assert await ended(await spoil.enqueue_async(number)) is None
-    assert seen == [{"task": "spoil"}] * 3
-
-
-@pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_handler_that_exits_fails_and_the_worker_goes_on(stage: Stage, kind: str) -> None:
-    prefix = "async " if kind == "async" else ""
-    stage.write(
-        f"""
-        @app.task(max_attempts=2, retry_delays=0)
-        {prefix}def leave(code: int):
-            say("leaves", code)
-            sys.exit(code)
-
-        @app.task
-        {prefix}def interrupt():
-            raise KeyboardInterrupt
-
-        @app.task
-        {prefix}def fine():
-            say("fine")
-        """
-    )
-    ids = [stage.enqueue("leave", 0), stage.enqueue("leave", 3)]
-    worker = stage.worker("-c", "1", "--threads", "1")
-    ids.append(stage.enqueue("interrupt"))
-    stage.enqueue("fine")
-    stage.heard("fine")
-    stage.dead("leave", *ids)
-    assert worker.stop() == 0
-    for message_id, error in zip(ids, ("SystemExit: 0", "SystemExit: 3", "KeyboardInterrupt"), strict=True):
-        found = stage.details("leave", message_id)
-        assert found is not None
-        assert (found.state, found.reason) == ("dead", "no_attempts_left")
-        assert error in (found.last_error or "")
-    assert sorted(stage.said) == ["fine"] + ["leaves 0"] * 2 + ["leaves 3"] * 2

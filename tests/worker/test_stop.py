@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from penstock.worker.worker import SAME_SIGNAL_SECONDS
 from tests.worker.stage import PATIENCE, Stage
 
 KINDS = """
@@ -227,8 +226,6 @@ def test_a_second_signal_aborts_all_of_several_processes(stage: Stage) -> None:
     stage.heard("begins thread")
     both.signal(signal.SIGINT)
     stage.until(lambda: both.log.count("ending what runs") == 2, "both have heard it")
-    # What comes sooner is taken for the same signal, sent to all of them and passed on.
-    time.sleep(SAME_SIGNAL_SECONDS)
     both.signal(signal.SIGINT)
     assert both.wait(PATIENCE) == 1
     assert stage.state("thread", message_id) == "ready"

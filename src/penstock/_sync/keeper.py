@@ -132,12 +132,14 @@ class Maintainer:
         # More seldom where there is nothing to do, or somebody else does it: many clients should cost little.
         backoff = Backoff(MAINTAIN_SECONDS, LONGEST_MAINTAIN_SECONDS)
         while True:
-            self._flag.wait(backoff.next())
+            was_told = self._flag.wait(backoff.next())
             with self._lock:
                 self._flag.clear()
                 if not self._is_wanted:
                     self._background = None
                     return
+            if was_told:
+                continue  # to stop, and then somebody else began: that one has not waited yet
             try:
                 done = self._maintain()
                 if done.result:

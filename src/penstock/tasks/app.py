@@ -67,6 +67,8 @@ class App:
         self.declared = Declared()
         self._client: Client | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
+        # Who uses the client of a loop: workers, and whoever had it made before them.
+        self._users: dict[asyncio.AbstractEventLoop, int] = {}
 
     def __repr__(self) -> str:
         return f"<app of {len(self.tasks)} tasks>"
@@ -367,10 +369,29 @@ class App:
             atexit.unregister(self.close)
             client.close()
 
+    def enter(self) -> None:
+        """Somebody uses the app in this loop; the last one closes its client, unless it was there before."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if loop not in self._users:
+                self._users[loop] = 1 if loop in self._async_clients else 0
+            self._users[loop] += 1
+
+    async def leave(self) -> None:
+        """The end of what enter() began."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            left = self._users[loop] = self._users.get(loop, 1) - 1
+            if left == 0:
+                del self._users[loop]
+        if left == 0:
+            await self.aclose()
+
     async def aclose(self) -> None:
         """Close the connections of this loop."""
         with self._lock:
             client = self._async_clients.pop(asyncio.get_running_loop(), None)
+            self._users.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.close()
 

@@ -302,8 +302,8 @@ def _is_same(value: Any, back: Any) -> bool:  # noqa: PLR0911
     if type(value) is type(back) and is_model(type(value)):
         names = [field.name for field in _fields(value)]
         return all(_is_same(getattr(value, name), getattr(back, name)) for name in names)
-    if isinstance(value, set | frozenset | list | tuple) and isinstance(back, set | frozenset | list | tuple):
-        return set(value) == set(back)
+    if isinstance(value, set | frozenset | list | tuple) and isinstance(back, set | frozenset):
+        return set(value) == back
     plain = back.value if isinstance(back, Enum) else back
     return not is_model(type(value)) and bool(_equal(value, plain) or (value != value and plain != plain))  # noqa: PLR0124
 

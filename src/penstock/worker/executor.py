@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class Executor:
         self._settler = settler
         self._logs = logs
         self._loop = asyncio.get_running_loop()
+        # Runs begin with the context variables of the worker, not with those of the run that made room.
+        self._around = contextvars.copy_context()
         self._handlers = Handlers(app, threads=threads, processes=processes, suspended=self._suspended)
         self.coroutines = Lane("async", concurrency)
         self.threads = Lane("thread", threads)
@@ -108,7 +111,7 @@ class Executor:
                         too_many += 1
                     continue
                 limited.running += 1
-            elif lane.running >= lane.limit and len(lane.waiting) >= max(ahead, lane.limit // 2, 1):
+            elif -lane.free >= max(ahead, lane.limit // 2, 1):
                 self._release(run, 1)
                 too_many += 1
                 continue
@@ -122,7 +125,7 @@ class Executor:
             for run in lane.ready():
                 lane.running += 1
                 run.started_at = time.monotonic()
-                run.job = self._loop.create_task(self._run(run, lane))
+                run.job = self._loop.create_task(self._run(run, lane), context=self._around.copy())
 
     def _suspended(self, run: Run) -> None:
         """A coroutine waits for something: others may go on."""
@@ -139,7 +142,9 @@ class Executor:
             if not parked.done():
                 parked.set_result(None)
                 return
-        runner = self._loop.create_task(self._run_coroutines(), name="penstock runner")
+        runner = self._loop.create_task(
+            self._run_coroutines(), name="penstock runner", context=self._around.copy()
+        )
         self._runners.add(runner)
         runner.add_done_callback(self._runners.discard)
 

@@ -199,6 +199,7 @@ class Fetcher:
         source.clear()
         while source.due and source.due[0] <= now():
             heappop(source.due)
+        await self._leases.catch_up()
         token = self._leases.token
         claim = calls.consume_messages_batch(source.queue_name, token, self._leases.seconds, wanted)
         try:

@@ -140,6 +140,7 @@ class Worker:
     async def run(self) -> None:
         """Work until stop()."""
         self._loop = asyncio.get_running_loop()
+        self._app.enter()
         client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
         claims = self._app.new_async_client(max_connections=1, maintain=False)
         claims._settings = (calls.SET_ASYNCHRONOUS,)
@@ -147,7 +148,7 @@ class Worker:
             if await self._begin(client, claims):
                 await self._work(client, claims)
         finally:
-            await self._in_time(claims.close(), client.close(), self._app.aclose())
+            await self._in_time(claims.close(), client.close(), self._app.leave())
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
@@ -201,7 +202,7 @@ class Worker:
         executor.on_room = self._on_room
         settler.on_delay = fetcher.come_back
         registry = Registry(app, client, executor, leases, self._queue_names)
-        maintainer = AsyncMaintainer(lambda: client._attempt(calls.maintain()))
+        maintainer = AsyncMaintainer(lambda: self._maintain(client, leases))
         fetching = self._loop_of(fetcher.run(), "fetcher")
         settling = self._loop_of(settler.run(), "settler")
         loops = [
@@ -232,6 +233,10 @@ class Worker:
         finally:
             await asyncio.gather(*map(self._end, loops))
             await self._in_time(maintainer.close(), executor.close(), registry.forget())
+
+    async def _maintain(self, client: AsyncClient, leases: Leases) -> Any:
+        await leases.catch_up()
+        return await client._attempt(calls.maintain())
 
     def _settled(self, runs: list[Run]) -> None:
         """The database knows what became of these."""
