@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
@@ -92,8 +93,10 @@ class Shop:
 
 
 @pytest.fixture
-def shop(database18: str) -> Shop:
-    return Shop(database18, [])
+def shop(database18: str) -> Iterator[Shop]:
+    shop = Shop(database18, [])
+    with shop.app:
+        yield shop
 
 
 async def test_the_callback_gets_the_results_in_order(shop: Shop) -> None:
@@ -109,10 +112,9 @@ async def test_the_callback_gets_the_results_in_order(shop: Shop) -> None:
 
 def test_the_same_where_nobody_awaits(shop: Shop) -> None:
     with working_thread(shop.app):
-        shop.app.enqueue_group([shop.point.call(5), shop.point.call(6)], callback=shop.draw.call())
+        shop.app.enqueue_group([shop.point.call(5), shop.point.call(6)], callback=shop.draw)
         until(lambda: shop.calls)
     assert shop.calls == [("points", [Point(5), Point(6)])]
-    shop.app.close()
 
 
 async def test_a_callback_that_asks_for_no_results(shop: Shop) -> None:
@@ -145,7 +147,6 @@ async def test_one_timeout_holds_for_all_members(shop: Shop) -> None:
     group = await shop.app.enqueue_group_async(members, callback=shop.ring.call("done"))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(group.results_async(timeout=0.2), 8)
-    await shop.app.aclose()
 
 
 async def test_exactly_once_whoever_is_last(database18: str) -> None:
@@ -164,6 +165,7 @@ async def test_exactly_once_whoever_is_last(database18: str) -> None:
         # What is sent a second time would come right after.
         await app.async_client.maintain()
         assert await shops[0].groups() == []
+    await app.aclose()
     assert Counter(tag for tag, _ in calls) == Counter(map(str, range(6)))
     expected = [(2, 1, 2, 3)[x % 4] * x for x in range(200)]
     assert all(results == expected for _, results in calls)
@@ -287,7 +289,6 @@ async def test_members_and_callback_have_their_options(shop: Shop) -> None:
     assert details.expires_at is not None
     (progress,) = await shop.groups()
     assert (progress.callback_queue, progress.callback_headers["h"]) == ("callbacks", 2)
-    await shop.app.aclose()
 
 
 async def test_headers_of_another_kind_do_no_harm(shop: Shop) -> None:
@@ -311,7 +312,6 @@ async def test_headers_of_another_kind_do_no_harm(shop: Shop) -> None:
         while (await client.get_queue_statistics("awaited"))[0].completed_count != 9:
             await asyncio.sleep(0.01)
     assert shop.calls == [("after", [2])]
-    await shop.app.aclose()
 
 
 async def test_a_message_of_no_task_is_left_alone(shop: Shop) -> None:
@@ -327,7 +327,6 @@ async def test_a_message_of_no_task_is_left_alone(shop: Shop) -> None:
         assert found is not None
         assert found.state in ("ready", "scheduled")
         assert found.delivery_attempts == 0
-    await shop.app.aclose()
 
 
 # What cannot be
@@ -352,7 +351,6 @@ def test_members_may_come_from_a_generator(shop: Shop) -> None:
     members: Any = (shop.double.call(x) for x in range(3))
     group = shop.app.enqueue_group(members, callback=shop.ring.call("x"))
     assert len(group.members) == 3
-    shop.app.close()
 
 
 def test_a_unique_task_is_no_member(unconnected: App) -> None:

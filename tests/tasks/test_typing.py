@@ -43,6 +43,11 @@ async def awaited_with_context(context: TaskContext, to: str, *, times: int = 1)
 def without_arguments() -> None: ...
 
 
+@app.task()
+async def total(results: list[float]) -> float:
+    return sum(results)
+
+
 async def main(connection: object) -> None:
     assert_type(plain.enqueue(1), Handle[float])
     assert_type(plain.enqueue(1, "a"), Handle[float])
@@ -87,6 +92,9 @@ async def main(connection: object) -> None:
 
     group = app.enqueue_group([plain.call(1), awaited.call(2)], callback=without_arguments.call())
     assert_type(group.results(), list[Any])
+    app.enqueue_group([plain.call(1)], callback=total)
+    await app.enqueue_group_async([plain.call(1)], callback=total)
+    app.enqueue_group([plain.call(1)], callback=total.function)  # error: arg-type
     plain.call("1")  # error: arg-type
     app.enqueue_group([plain.enqueue(1)], callback=without_arguments.call())  # error: list-item
 

@@ -70,14 +70,15 @@ def test_the_app_may_be_the_only_one_of_its_module_and_name_its_database(stage: 
             process.kill()
 
 
-def test_a_database_without_the_schema_is_told_and_ends_it(
-    stage: Stage, server18: Server, sql18: Sql
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_database_without_the_schema_ends_it(
+    stage: Stage, server18: Server, sql18: Sql, processes: str
 ) -> None:
     stage.write(TWO_QUEUES)
     name = f"{sql18.info.dbname}_empty"
     sql18.execute(f'create database "{name}"')
     try:
-        ended = run(stage.folder, "jobs:app", "--dsn", server18.dsn(name))
+        ended = run(stage.folder, "jobs:app", "--dsn", server18.dsn(name), "--processes", processes)
     finally:
         sql18.execute(f'drop database "{name}" with (force)')
     assert ended.returncode == 1
@@ -94,12 +95,8 @@ def test_a_database_without_the_schema_is_told_and_ends_it(
         (("jobs:say",), "not a penstock.App"),
         (("jobs:app", "--queue", "c"), "no task of this app is in queue 'c'"),
         (("jobs:app", "--concurrency", "0"), "concurrency"),
-        (("jobs:app", "--lease", "0.5"), "lease"),
-        (("jobs:app", "--grace", "-1"), "grace"),
         (("jobs:app", "--queue", "c", "--processes", "2"), "no task of this app is in queue 'c'"),
         (("empty:app",), "this app has no tasks"),
-        (("empty:app", "--processes", "2"), "this app has no tasks"),
-        ((":app",), "module:name"),
     ],
 )
 def test_what_makes_no_sense_is_refused(stage: Stage, arguments: tuple[str, ...], complaint: str) -> None:

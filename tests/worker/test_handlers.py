@@ -159,15 +159,15 @@ async def test_an_attempt_may_take_longer_where_it_is_extended(database18: str, 
 
     def extend(context: TaskContext) -> None:
         context.extend(30)
-        time.sleep(1.2)
+        time.sleep(0.8)
         said.append(context.cancelled.is_set())
 
     async def extend_async(context: TaskContext) -> None:
         context.extend(30)
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(0.8)
         said.append(context.cancelled.is_set())
 
-    task = app.task(name="extend", attempt_timeout=0.6)(extend_async if kind == "async" else extend)
+    task = app.task(name="extend", attempt_timeout=0.4)(extend_async if kind == "async" else extend)
     async with working(app, database18):
         assert await ended(await task.enqueue_async()) is None
     assert said == [False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from typing import Any
 
@@ -190,8 +191,7 @@ def test_a_worker_whose_threads_are_busy_leaves_the_rest_of_a_mixed_queue_to_oth
 
 def test_a_worker_whose_threads_are_busy_runs_coroutines_of_the_same_queue(stage: Stage) -> None:
     stage.write(MIXED)
-    for number in range(300):
-        stage.app.tasks["threaded"].enqueue(number)
+    stage.app.tasks["threaded"].enqueue_many([(number,) for number in range(300)])
     worker = stage.worker("--threads", "2")
     stage.until(lambda: len(stage.said) == 2, "its threads are busy")
     stage.enqueue("quick", 1)
@@ -201,6 +201,29 @@ def test_a_worker_whose_threads_are_busy_runs_coroutines_of_the_same_queue(stage
     stage.open("gate")
     stage.until(lambda: len(stage.said) == 301, "all have run")
     assert worker.stop() == 0
+
+
+async def test_a_mixed_queue_is_about_as_fast_as_one_of_threads_only(database18: str) -> None:
+    """Places for coroutines that nobody needs do not slow down the threads."""
+    app, ran = App(), list[int]()
+
+    @app.task
+    def threaded(number: int) -> None:
+        ran.append(number)
+
+    @app.task
+    async def other() -> None:
+        """There is none of it in the queue."""
+
+    with app.connected_to(database18):
+        await threaded.enqueue_many_async([(number,) for number in range(600)])
+        await app.aclose()
+    async with working(app, database18, threads=8):
+        begun_at = time.monotonic()
+        await holds(lambda: len(ran) == 600, "all have run")
+        took = time.monotonic() - begun_at
+    assert sorted(ran) == list(range(600))
+    assert took < 4, "one of threads only takes less than a second"
 
 
 @pytest.mark.parametrize("option", ["concurrency", "threads", "processes", "lease"])

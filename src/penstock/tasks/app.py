@@ -343,8 +343,14 @@ class App:
     def use(self, dsn: str) -> None:
         """Another database from now on."""
         self.close()
+        self._abandon_clients()
         self._dsn = dsn
         self._reset()
+
+    def _abandon_clients(self) -> None:
+        """Nobody will reach these any more."""
+        while self._async_clients:
+            self._async_clients.popitem()[1]._abandon()
 
     @contextmanager
     def connected_to(self, dsn: str) -> Iterator[Self]:
@@ -356,6 +362,7 @@ class App:
             yield self
         finally:
             self.close()
+            self._abandon_clients()
             self._dsn = before
             self.declared, self._client, self._async_clients = held
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, get_type_hints
 from uuid import UUID
 
@@ -81,7 +81,7 @@ class Arguments:
     @cached_property
     def _hints(self) -> dict[str, Any]:
         try:
-            return get_type_hints(self._function, include_extras=True)
+            return get_type_hints(inner_function(self._function), include_extras=True)
         except NameError as exc:
             raise InvalidArgument(
                 f"an annotation of task {self._task_name!r} names {exc.name!r}, unknown to its module",
@@ -334,6 +334,17 @@ def _ordered(value: Any) -> Json:
     if fields := _fields(value):
         return {field.name: _ordered(getattr(value, field.name)) for field in fields}
     return to_plain(value)
+
+
+def inner_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that is called in the end: of a partial, an object that can be called, a method."""
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.isroutine(function) or inspect.isclass(function):
+        inner: Callable[..., Any] = getattr(function, "__func__", function)
+        return inner
+    call: Callable[..., Any] = type(function).__call__
+    return call
 
 
 def _is_context(parameter: inspect.Parameter) -> bool:

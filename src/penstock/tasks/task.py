@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial, update_wrapper
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from penstock._async.api import AsyncApi
@@ -20,7 +20,7 @@ from penstock.models import NewMessage
 from penstock.tasks.hooks import EnqueueCall
 from penstock.values import Duration, flag, interval, moment
 
-from .arguments import Arguments
+from .arguments import Arguments, inner_function
 from .choosing import Tenant, Unique, tenant_of, unique_key_of
 from .handle import Handle
 from .importable import check_importable
@@ -449,11 +449,7 @@ def _check(options: CallOptions) -> None:
 
 def _is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine; what gives something else to go through is refused."""
-    while isinstance(function, partial):
-        function = function.func
-    inner = getattr(function, "__func__", function)
-    call = getattr(type(function), "__call__", None)  # noqa: B004
-    for one in (inner, call):
-        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
-            raise InvalidArgument(f"a task is a function that ends, not a generator: {function!r}")
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(call)
+    inner = inner_function(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise InvalidArgument(f"a task is a function that ends, not a generator: {function!r}")
+    return inspect.iscoroutinefunction(inner)

@@ -16,7 +16,7 @@ from penstock.tasks.outcomes import Reject, Retry, Snooze
 
 from .failures import error_text, log_failure, own_frames_off
 from .handlers import Handlers
-from .lanes import Lane
+from .lanes import Lane, Places
 from .run import Run
 from .settler import Settler
 
@@ -66,24 +66,25 @@ class Executor:
     def _lane(self, is_process: bool, is_async: bool) -> Lane:
         return self.processes if is_process else self.coroutines if is_async else self.threads
 
-    def _places_of(self, queue_name: str) -> tuple[tuple[Lane, ...], tuple[Lane, ...] | None]:
+    def _places_of(self, queue_name: str) -> Places:
         tasks = [task for task in self._app.tasks.values() if task.queue == queue_name]
-        lanes = {self._lane(task.is_process, task.is_async) for task in tasks}
-        if all(task.name in self._limited for task in tasks):
-            return tuple(lanes), tuple(self._limited[task.name] for task in tasks)
-        return tuple(lanes), None
+        lanes = {self._lane(task.is_process, task.is_async): None for task in tasks}
+        limited = [self._limited[task.name] for task in tasks if task.name in self._limited]
+        is_mixed = len(lanes) > 1 or len(limited) > 1 or bool(limited and len(limited) < len(tasks))
+        return Places((*lanes, *limited), is_mixed)
 
-    def room(self, queue_name: str) -> int:
-        """How many more of a queue could start now, if they are shared out well among its tasks.
+    def room(self, queue_name: str, ahead: int) -> int:
+        """How many more of a queue may be claimed: for free places, and so many ahead.
 
-        What waits for one kind of place counts against the others: a queue of several kinds is not emptied
-        into a line.
+        Nobody knows of which kind they will be: as many as there is room for if all are of the same.
         """
-        lanes, limited = self._places[queue_name]
-        free = sum(lane.free for lane in lanes)
-        if limited is not None:
-            free = min(free, sum(max(0, lane.free) for lane in limited))
-        return max(0, free)
+        places = self._places[queue_name]
+        return max(0, min(lane.free + places.line(lane, ahead) for lane in places.lanes))
+
+    def is_blocked(self, queue_name: str) -> bool:
+        """Whether a queue has no room because of one kind of place, while others are free."""
+        places = self._places[queue_name]
+        return places.is_mixed and any(lane.free > 0 for lane in places.lanes)
 
     @property
     def waiting(self) -> int:
@@ -92,32 +93,25 @@ class Executor:
 
     # Runs
 
-    def submit(self, runs: list[Run], ahead: int = 0) -> int:
-        """Take over runs, and start those that there is a place for; how many were too many.
+    def submit(self, runs: list[Run], ahead: int = 0) -> None:
+        """Take over runs, and start those that there is a place for.
 
         A kind of place, or a task, that is full must not keep others from theirs: what it has too much of
         is given back.
         """
-        too_many = 0
         for run in runs:
             self.runs[run.claimed.queue_name, run.claimed.message_id] = run
-            lane = self._lane_of(run)
-            if self._limited and (limited := self._limited.get(run.task.name)) is not None:
-                if limited.running >= limited.limit:
-                    if len(limited.waiting) < limited.limit:
-                        limited.waiting.append(run)
-                    else:
-                        self._release(run, 1)
-                        too_many += 1
-                    continue
-                limited.running += 1
-            elif -lane.free >= max(ahead, lane.limit // 2, 1):
+            places, lane = self._places[run.claimed.queue_name], self._lane_of(run)
+            limited = self._limited.get(run.task.name) if self._limited else None
+            if any(-one.free >= places.line(one, ahead) > 0 for one in (lane, limited) if one is not None):
                 self._release(run, 1)
-                too_many += 1
-                continue
-            lane.waiting.append(run)
+            elif limited is not None and limited.running >= limited.limit:
+                limited.waiting.append(run)
+            else:
+                if limited is not None:
+                    limited.running += 1
+                lane.waiting.append(run)
         self._start()
-        return too_many
 
     def _start(self) -> None:
         self._wake_runner()

@@ -40,10 +40,9 @@ LONGEST_POLL_SECONDS = 1.0
 POLL_LISTENING_SECONDS = 1.0
 # What is due is looked for this much later.
 DUE_SLACK_SECONDS = 0.02
-# A claim that brought too many of a kind is followed by the next one after this.
-TOO_MANY_SECONDS = 0.25
-# So many at least: behind those of a kind that is full there may be others.
-LEAST_CLAIMED = 50
+# Behind tasks whose kind of place is full there may be others: how often to look there, and how far.
+LOOK_SECONDS = 2.0
+LOOK_BEHIND = 50
 # A task that nobody here knows is left alone, the longer the longer it is unknown.
 LONGEST_LEFT_SECONDS = 3.0
 # Who has met one polls more seldom for a while, so that those who know it come first.
@@ -66,9 +65,8 @@ class Source(AsyncFlag):
         self.channel: str | None = None
         self.poll_at = 0.0
         self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
-        # How many to claim at most, and when, after a claim that brought too many of a kind.
-        self.cap = MOST_CLAIMED
-        self.not_before = 0.0
+        # When to look behind those of a kind that is full.
+        self.look_at = 0.0
         # When something is due that this worker has put off.
         self.due: list[float] = []
         self._bell = bell
@@ -76,15 +74,7 @@ class Source(AsyncFlag):
 
     def next_poll(self) -> float:
         at = 0.0 if self.is_set() else self.poll_at
-        return max(min(at, self.due[0]) if self.due else at, self.not_before)
-
-    def learn(self, claimed: int, too_many: int) -> None:
-        """After a claim: less at once where some had to be given back, else more again."""
-        if too_many:
-            self.cap = max(LEAST_CLAIMED, claimed - too_many)
-            self.not_before = now() + TOO_MANY_SECONDS
-        else:
-            self.cap = min(2 * self.cap, MOST_CLAIMED)
+        return min(at, self.due[0]) if self.due else at
 
     def set(self) -> None:
         super().set()
@@ -122,6 +112,8 @@ class Fetcher:
         self._counted = (time.monotonic(), 0)
         self._trouble = False
         self._stopped = False
+        # Told how many messages were claimed.
+        self.on_claimed: Callable[[int], None] = lambda _number: None
 
     def stop(self) -> None:
         self._stopped = True
@@ -169,21 +161,24 @@ class Fetcher:
         self._bell.clear()
         for source in self._sources:
             if source.next_poll() <= now():
-                wanted = min(self._wanted(source.queue_name), source.cap)
+                wanted = self._wanted(source)
                 if wanted > 0:
                     await self._fetch(source, wanted)
         # Who was served first is served last in the next round.
         self._sources.append(self._sources.pop(0))
-        waits = [s.next_poll() - now() for s in self._sources if self._wanted(s.queue_name) > 0]
-        return max(0.0, min(waits, default=3600.0))
+        waits = [s.next_poll() - now() for s in self._sources if self._wanted(s) > 0]
+        blocked = [s.look_at - now() for s in self._sources if self._executor.is_blocked(s.queue_name)]
+        return max(0.0, min([*waits, *(wait for wait in blocked if wait > 0)], default=3600.0))
 
-    def _wanted(self, queue_name: str) -> int:
+    def _wanted(self, source: Source) -> int:
         """How many to claim: for free places, and a little ahead; not in driblets while there is enough."""
-        waiting = self._executor.waiting
         ahead = int(self._finish_rate() * AHEAD_SECONDS)
-        if ahead and waiting > ahead // 2:
+        if ahead and self._executor.waiting > ahead // 2:
             return 0
-        return min(MOST_CLAIMED, self._executor.room(queue_name) + max(0, ahead - waiting))
+        room = min(MOST_CLAIMED, self._executor.room(source.queue_name, ahead))
+        if not room and source.look_at <= now() and self._executor.is_blocked(source.queue_name):
+            return LOOK_BEHIND
+        return room
 
     def _finish_rate(self) -> float:
         """Tasks a second, of late."""
@@ -197,6 +192,7 @@ class Fetcher:
 
     async def _fetch(self, source: Source, wanted: int) -> None:
         source.clear()
+        source.look_at = now() + LOOK_SECONDS
         while source.due and source.due[0] <= now():
             heappop(source.due)
         await self._leases.catch_up()
@@ -219,7 +215,8 @@ class Fetcher:
             return
         claimed = timed.result
         if claimed:
-            source.learn(len(claimed), self._hand_over(claimed))
+            self.on_claimed(len(claimed))
+            self._hand_over(claimed)
             source.backoff.reset()
         if len(claimed) == wanted or (claimed and self._app.needs(source.queue_name).max_active is not None):
             source.set()
@@ -229,7 +226,7 @@ class Fetcher:
             pause = POLL_AFTER_STRANGERS_SECONDS
         source.poll_at = now() + pause
 
-    def _hand_over(self, claimed: list[Claimed]) -> int:
+    def _hand_over(self, claimed: list[Claimed]) -> None:
         runs = []
         for row in claimed:
             headers = self._parsed.get(row.headers)
@@ -251,7 +248,7 @@ class Fetcher:
                 self._settler.failed(run, 0, "given up: its workers were lost, over and over")
                 continue
             runs.append(run)
-        return self._executor.submit(runs, int(self._rate * AHEAD_SECONDS))
+        self._executor.submit(runs, int(self._rate * AHEAD_SECONDS))
 
     def _parse(self, text: str | None) -> dict[str, Any]:
         found = load_json(text) if text else {}

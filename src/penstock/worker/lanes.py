@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from .run import Run
 
-__all__ = ["Lane"]
+__all__ = ["Lane", "Places"]
 
 
 class Lane:
@@ -30,3 +31,18 @@ class Lane:
         """Those that may start now; each has to be counted as running before the next is asked for."""
         while self.waiting and self.running < self.limit:
             yield self.waiting.popleft()
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The lanes that the tasks of a queue go through. is_mixed: not all of them through all."""
+
+    lanes: tuple[Lane, ...]
+    is_mixed: bool
+
+    def line(self, lane: Lane, ahead: int) -> int:
+        """How many may wait for a place: where tasks are short, what is done soon.
+
+        In a mixed queue always some: what is behind them may have places.
+        """
+        return max(ahead, lane.limit // 2, 1) if self.is_mixed else ahead

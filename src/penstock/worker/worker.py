@@ -12,7 +12,6 @@ from typing import Any, Literal
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock._async.enqueuing import AsyncEnqueuing
-from penstock._async.keeper import AsyncMaintainer
 from penstock.concurrency import now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, SchemaError
 from penstock.middleware.logging import LoggingMiddleware
@@ -22,6 +21,7 @@ from penstock.values import Backoff, Duration, interval
 from .executor import Executor
 from .fetcher import Fetcher
 from .leases import Leases
+from .maintainer import Maintainer
 from .registry import Registry
 from .run import Run
 from .scheduler import Scheduler
@@ -202,7 +202,8 @@ class Worker:
         executor.on_room = self._on_room
         settler.on_delay = fetcher.come_back
         registry = Registry(app, client, executor, leases, self._queue_names)
-        maintainer = AsyncMaintainer(lambda: self._maintain(client, leases))
+        maintainer = Maintainer(client, leases)
+        fetcher.on_claimed = maintainer.claimed
         fetching = self._loop_of(fetcher.run(), "fetcher")
         settling = self._loop_of(settler.run(), "settler")
         loops = [
@@ -210,11 +211,11 @@ class Worker:
             settling,
             self._loop_of(leases.run(), "leases"),
             self._loop_of(registry.run(), "registry"),
+            self._loop_of(maintainer.run(), "maintainer"),
         ]
         if app.schedules:
             periodics = [p for p in app.schedules.values() if p.queue_name in self._queue_names]
             loops.append(self._loop_of(Scheduler(client, periodics).run(), "scheduler"))
-        maintainer.start()
         logger.info(
             "working on %s: %s, %d at once",
             ", ".join(self._queue_names),
@@ -232,11 +233,7 @@ class Worker:
             logger.info("stopped")
         finally:
             await asyncio.gather(*map(self._end, loops))
-            await self._in_time(maintainer.close(), executor.close(), registry.forget())
-
-    async def _maintain(self, client: AsyncClient, leases: Leases) -> Any:
-        await leases.catch_up()
-        return await client._attempt(calls.maintain())
+            await self._in_time(maintainer.run_once(), executor.close(), registry.forget())
 
     def _settled(self, runs: list[Run]) -> None:
         """The database knows what became of these."""
