@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps bench-client clean
+.PHONY: help setup run run-tasks test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps bench-client bench-worker clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -19,6 +19,9 @@ setup: $(STAMP) ## make the virtual environment with everything in it
 
 run: setup ## a tour of the queue on the embedded server, which stays up until Ctrl-C
 	@$(BIN)/python examples/tour.py
+
+run-tasks: setup ## a tour of tasks and the worker on the embedded server, until Ctrl-C
+	@$(BIN)/python examples/tasks.py
 
 test: check ## check the code and run all tests
 	$(BIN)/python -m pytest -n 2
@@ -56,8 +59,11 @@ bench-fairness: setup ## how long quiet tenants wait beside a noisy one, with a 
 bench-caps: setup ## what caps and tenants cost a send, a claim and an ack
 	$(BIN)/python -m bench.caps
 
+bench-worker: setup ## the worker beside other task queues on PostgreSQL, with and without vacuum held back
+	$(BIN)/python -m bench.worker --markdown docs/explanation/comparison.md
+
 bench-client: setup ## what the Python clients cost over psycopg, and how soon an idle consumer has a message
 	$(BIN)/python -m bench.client
 
 clean: ## remove what make made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .mypy_cache .ruff_cache .pytest_cache .hypothesis

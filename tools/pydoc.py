@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -405,7 +406,10 @@ def _signature(name: str, signature: inspect.Signature) -> Iterator[str]:
 
 def _parameter(parameter: inspect.Parameter) -> str:
     shown = str(parameter.replace(default=parameter.empty)).replace("'", "").replace('"', "")
-    return shown if parameter.default is parameter.empty else f"{shown} = {parameter.default!r}"
+    if parameter.default is parameter.empty:
+        return shown
+    default = json.dumps(parameter.default) if isinstance(parameter.default, str) else parameter.default
+    return f"{shown} = {default}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,7 +12,11 @@ import penstock
 from bench.peers import program
 from penstock.schema import install
 
-import gc; gc.collect(); gc.freeze(); gc.set_threshold(50000, 20, 100)
+import gc
+
+gc.collect()
+gc.freeze()
+gc.set_threshold(50000, 20, 100)
 app = penstock.App(os.environ.get("BENCH_DSN"))
 handle = program.Tally().handle if "BENCH_EXPECTED" in os.environ else program.ignore
 

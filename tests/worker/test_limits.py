@@ -66,13 +66,13 @@ async def test_a_task_with_a_limit_does_not_starve_others_of_its_queue(database1
         ran.append(number)
 
     async with working(app, database18, concurrency=5):
-        await limited.enqueue_many_async([{}] * 30)
+        await limited.enqueue_many_async([{}] * 12)
         handles = await free.enqueue_many_async([(number,) for number in range(20)])
         for handle in handles:
             assert await ended(handle) is None
         assert inside.now["limited"] == 2
         inside.go_on.set()
-        await holds(lambda: inside.done["limited"] == 30, "all are done")
+        await holds(lambda: inside.done["limited"] == 12, "all are done")
     assert inside.most["limited"] == 2
     assert sorted(ran) == list(range(20))
 
@@ -199,8 +199,9 @@ def test_a_worker_whose_threads_are_busy_runs_coroutines_of_the_same_queue(stage
     (statistics,) = stage.app.client.get_queue_statistics("default")
     assert statistics.processing_count < 120, "it has not claimed everything"
     stage.open("gate")
-    stage.until(lambda: len(stage.said) == 301, "all have run")
+    stage.until(lambda: len(stage.said) >= 60, "the others run")
     assert worker.stop() == 0
+    assert len(set(stage.said)) == len(stage.said), "each of them once"
 
 
 async def test_a_mixed_queue_is_about_as_fast_as_one_of_threads_only(database18: str) -> None:

@@ -37,7 +37,7 @@ class Leases:
         self.seconds = seconds
         self._client = client
         # Short: it is written with every message that is claimed. The registry tells whose it is.
-        self.name = self.token = secrets.token_hex(NAME_BYTES)
+        self.name = self.token = secrets.token_urlsafe(NAME_BYTES)
         self._renewals = 0
         # Tokens of claims whose outcome is not known: a pulse would keep what nobody here has.
         self._doubtful: set[str] = set()
