@@ -216,12 +216,15 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=sorted(CONTESTANTS), action="append", metavar="NAME", help="ours and this peer"
     )
+    parser.add_argument("--rounds", type=int, metavar="N", help="without a held snapshot (3; --quick: 1)")
     parser.add_argument("--no-hold", action="store_true", help="not again with a snapshot held")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table into this page")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     plan = QUICK if given.quick else WHOLE
+    if given.rounds is not None:
+        plan = replace(plan, rounds=max(1, given.rounds))
     if given.no_hold:
         plan = replace(plan, held_rounds=0)
     contestants = chosen(given.only)

@@ -89,9 +89,8 @@ def test_a_queue_that_was_deleted_is_made_again_for_a_generator(app: App, task: 
     assert numbers(app) == [0, 1, 2]
 
 
-def test_the_database_that_is_not_there(unconnected: App) -> None:
-    assert unconnected.client is unconnected.client
-    with pytest.raises(penstock.InvalidArgument):
+def test_a_bad_argument_is_refused_before_anybody_connects(unconnected: App) -> None:
+    with pytest.raises(InvalidArgument):
         unconnected.task(number).enqueue("x")  # type: ignore[arg-type]
 
 
