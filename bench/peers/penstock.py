@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -11,8 +12,6 @@ import psycopg
 import penstock
 from bench.peers import program
 from penstock.schema import install
-
-import gc
 
 gc.collect()
 gc.freeze()

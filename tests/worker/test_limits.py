@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -225,6 +226,34 @@ async def test_a_mixed_queue_is_about_as_fast_as_one_of_threads_only(database18:
         took = time.monotonic() - begun_at
     assert sorted(ran) == list(range(600))
     assert took < 4, "one of threads only takes less than a second"
+
+
+@pytest.mark.parametrize("kind", ["threads", "limited"])
+async def test_many_coroutines_pass_those_that_wait_for_another_kind_of_place(
+    database18: str, kind: str
+) -> None:
+    app, ran, go_on = App(), list[int](), threading.Event()
+
+    async def poll() -> None:
+        while not go_on.is_set():
+            await asyncio.sleep(0.02)
+
+    long = (
+        app.task(name="long")(lambda: go_on.wait(20))
+        if kind == "threads"
+        else app.task(name="long", queue="default", concurrency=2)(poll)
+    )
+
+    @app.task
+    async def quick(number: int) -> None:
+        ran.append(number)
+
+    async with working(app, database18, threads=2):
+        await long.enqueue_many_async([{}] * 20)
+        await quick.enqueue_many_async([(number,) for number in range(400)])
+        await holds(lambda: len(ran) == 400, "all of them have run", 8)
+        go_on.set()
+    assert sorted(ran) == list(range(400))
 
 
 @pytest.mark.parametrize("option", ["concurrency", "threads", "processes", "lease"])

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import inspect
-import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -23,6 +20,7 @@ from penstock.tasks.hooks import Middleware
 from penstock.values import Duration, interval, seconds
 
 from .choosing import Tenant, Unique
+from .clients import Clients
 from .context import TaskContext
 from .decorators import PeriodicDecorator, TaskDecorator
 from .groups import group_handle, group_start
@@ -50,7 +48,7 @@ class App:
     """
 
     def __init__(self, dsn: str | None = None, *, middleware: Sequence[Middleware] = ()) -> None:
-        self._dsn = dsn
+        self.clients = Clients(dsn)
         for one in middleware if isinstance(middleware, list | tuple) else [middleware]:
             if not isinstance(one, Middleware):
                 raise InvalidArgument(
@@ -60,15 +58,6 @@ class App:
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Periodic] = {}
         self._queues: dict[str, QueueNeeds] = {}
-        self._lock = threading.Lock()
-        self._reset()
-
-    def _reset(self) -> None:
-        self.declared = Declared()
-        self._client: Client | None = None
-        self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
-        # Who uses the client of a loop: workers, and whoever had it made before them.
-        self._users: dict[asyncio.AbstractEventLoop, int] = {}
 
     def __repr__(self) -> str:
         return f"<app of {len(self.tasks)} tasks>"
@@ -317,90 +306,44 @@ class App:
     @property
     def client(self) -> Client:
         """The client that tasks are enqueued with; connects at the first call."""
-        with self._lock:
-            if self._client is None:
-                self._client = Client(self._dsn)
-                # An app lives as long as its module: nobody else would close it.
-                atexit.register(self.close)
-            return self._client
+        return self.clients.blocking()
 
     @property
     def async_client(self) -> AsyncClient:
         """The client that tasks are enqueued with in the loop that runs."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            client = self._async_clients.get(loop)
-            if client is None:
-                for other in [other for other in self._async_clients if other.is_closed()]:
-                    self._async_clients.pop(other)._abandon()
-                client = self._async_clients[loop] = AsyncClient(self._dsn)
-            return client
+        return self.clients.awaited()
+
+    @property
+    def declared(self) -> Declared:
+        """The queues that are known to be there."""
+        return self.clients.declared
 
     def new_async_client(self, **options: Any) -> AsyncClient:
         """Another client of the same database."""
-        return AsyncClient(self._dsn, **options)
+        return AsyncClient(self.clients.dsn, **options)
 
     def use(self, dsn: str) -> None:
         """Another database from now on."""
-        self.close()
-        self._abandon_clients()
-        self._dsn = dsn
-        self._reset()
-
-    def _abandon_clients(self) -> None:
-        """Nobody will reach these any more."""
-        while self._async_clients:
-            self._async_clients.popitem()[1]._abandon()
+        self.clients.drop()
+        self.clients = Clients(dsn)
 
     @contextmanager
     def connected_to(self, dsn: str) -> Iterator[Self]:
         """Another database for as long as the block runs, as in tests."""
-        before, self._dsn = self._dsn, dsn
-        held = (self.declared, self._client, self._async_clients)
-        self._reset()
+        before, self.clients = self.clients, Clients(dsn)
         try:
             yield self
         finally:
-            self.close()
-            self._abandon_clients()
-            self._dsn = before
-            self.declared, self._client, self._async_clients = held
+            self.clients.drop()
+            self.clients = before
 
     def close(self) -> None:
         """Close the connections; a later call opens new ones. For async clients: aclose()."""
-        with self._lock:
-            client, self._client = self._client, None
-            for loop in [loop for loop in self._async_clients if not loop.is_running()]:
-                self._async_clients.pop(loop)._abandon()
-        if client is not None:
-            atexit.unregister(self.close)
-            client.close()
-
-    def enter(self) -> None:
-        """Somebody uses the app in this loop; the last one closes its client, unless it was there before."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if loop not in self._users:
-                self._users[loop] = 1 if loop in self._async_clients else 0
-            self._users[loop] += 1
-
-    async def leave(self) -> None:
-        """The end of what enter() began."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            left = self._users[loop] = self._users.get(loop, 1) - 1
-            if left == 0:
-                del self._users[loop]
-        if left == 0:
-            await self.aclose()
+        self.clients.close()
 
     async def aclose(self) -> None:
         """Close the connections of this loop."""
-        with self._lock:
-            client = self._async_clients.pop(asyncio.get_running_loop(), None)
-            self._users.pop(asyncio.get_running_loop(), None)
-        if client is not None:
-            await client.close()
+        await self.clients.aclose()
 
     def __enter__(self) -> Self:
         return self

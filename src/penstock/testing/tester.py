@@ -53,7 +53,7 @@ class TaskTester:
             raise InvalidArgument(f"app must be a penstock.App, not {app!r}")
         if app not in self._apps:
             self._stack.enter_context(app.connected_to(self.dsn))
-            self._stack.callback(_close_async_clients, app)
+            self._stack.callback(app.clients.close_resting)
             self._apps.append(app)
         return app
 
@@ -221,12 +221,3 @@ class TaskTester:
                 if len(found) > MOST_SHOWN:
                     lines.append(f"  and {len(found) - MOST_SHOWN} more")
         return "\n".join(lines)
-
-
-def _close_async_clients(app: App) -> None:
-    """Close what was opened in a loop that rests, as that of an async test when its fixtures end.
-
-    Of loops that are over, the app lets go by itself.
-    """
-    for loop in [loop for loop in app._async_clients if not (loop.is_running() or loop.is_closed())]:
-        loop.run_until_complete(app._async_clients.pop(loop).close())

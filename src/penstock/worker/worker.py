@@ -140,7 +140,7 @@ class Worker:
     async def run(self) -> None:
         """Work until stop()."""
         self._loop = asyncio.get_running_loop()
-        self._app.enter()
+        self._app.clients.enter()
         client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
         claims = self._app.new_async_client(max_connections=1, maintain=False)
         claims._settings = (calls.SET_ASYNCHRONOUS,)
@@ -148,7 +148,7 @@ class Worker:
             if await self._begin(client, claims):
                 await self._work(client, claims)
         finally:
-            await self._in_time(claims.close(), client.close(), self._app.leave())
+            await self._in_time(claims.close(), client.close(), self._app.clients.leave())
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
