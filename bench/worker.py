@@ -32,8 +32,8 @@ from penstock.embedded import throwaway
 
 CHECKPOINTS_FAR_APART = {"max_wal_size": "16GB", "checkpoint_timeout": "1h"}
 """For all alike: a checkpoint in the slice of one of them would be noise. All else is the default."""
-WORTH_REPEATING = 0.25
-"""Of the fastest peer's drain: who is slower than that is measured once."""
+WORTH_REPEATING = 0.5
+"""Of the drain of the fastest framework among the peers: who is slower than that is measured once."""
 LOAD_SECONDS = 8.0
 """What a contestant gets to do in a later round takes it about that long, at the most."""
 
@@ -131,8 +131,9 @@ class Contest:
         able = [each for each in self._contestants if self.records[each.name].failure is None]
         if not repeated:
             return able
-        fastest = max((self._drain(each) for each in able if not each.is_ours), default=0.0)
-        peers = [each for each in able if not each.is_ours and self._drain(each) >= WORTH_REPEATING * fastest]
+        peers = [each for each in able if not each.is_ours]
+        fastest = max((self._drain(each) for each in peers if each.is_framework), default=0.0)
+        peers = [each for each in peers if self._drain(each) >= WORTH_REPEATING * fastest]
         ours = [each for each in able if each.is_ours]
         return [each for peer in peers for each in (*ours, peer)] or ours
 

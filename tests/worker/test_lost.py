@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import psycopg
-import pytest
 
 from tests.failures.proxy import Cut, Proxy
 from tests.worker.stage import Process, Stage, one
@@ -83,43 +82,30 @@ def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
     assert 2 <= len(stage.said) <= 5
 
 
-@pytest.mark.parametrize("kind", ["async", "thread"])
-def test_the_late_end_of_a_stopped_worker_changes_nothing(stage: Stage, kind: str) -> None:
+def test_the_late_end_of_a_stopped_worker_changes_nothing(stage: Stage) -> None:
     """The handler that was stopped ends as soon as it goes on, before anybody tells it that it is lost."""
     stage.write(
         """
         @app.task(queue="q", result=True)
-        def thread():
-            return work()
-
-        @app.task(queue="q", name="async", result=True)
-        async def coroutine():
+        async def slow():
             say("begins", os.getpid())
             await passed("gate")
-            say("ends", os.getpid())
-            return os.getpid()
-
-        def work():
-            say("begins", os.getpid())
-            waits("gate")
-            say("ends", os.getpid())
             return os.getpid()
         """
     )
     first = stage.worker("--lease", str(LEASE))
-    message_id = stage.enqueue(kind)
+    message_id = stage.enqueue("slow")
     stage.heard(f"begins {first.pid}")
     lose(first)
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins {second.pid}")
     stage.open("gate")
-    stage.heard(f"ends {second.pid}")
-    stage.until(lambda: stage.state(kind, message_id) == "done", "it is done")
+    stage.done("slow", message_id)
     first.signal(signal.SIGCONT)
     first.says("lost")
     assert first.stop() == 0
     assert second.stop() == 0
-    found = stage.details(kind, message_id)
+    found = stage.details("slow", message_id)
     assert found is not None
     assert (found.state, found.result, found.delivery_attempts) == ("done", second.pid, 2)
 

@@ -93,18 +93,20 @@ class Executor:
 
     # Runs
 
-    def submit(self, runs: list[Run], ahead: int = 0) -> None:
-        """Take over runs, and start those that there is a place for.
+    def submit(self, runs: list[Run], ahead: int = 0) -> int:
+        """Take over runs, and start those that there is a place for; how many were given back.
 
         A kind of place, or a task, that is full must not keep others from theirs: what it has too much of
         is given back.
         """
+        too_many = 0
         for run in runs:
             self.runs[run.claimed.queue_name, run.claimed.message_id] = run
             places, lane = self._places[run.claimed.queue_name], self._lane_of(run)
             limited = self._limited.get(run.task.name) if self._limited else None
             if any(-one.free >= places.line(one, ahead) > 0 for one in (lane, limited) if one is not None):
                 self._release(run, 1)
+                too_many += 1
             elif limited is not None and limited.running >= limited.limit:
                 limited.waiting.append(run)
             else:
@@ -112,6 +114,7 @@ class Executor:
                     limited.running += 1
                 lane.waiting.append(run)
         self._start()
+        return too_many
 
     def _start(self) -> None:
         self._wake_runner()

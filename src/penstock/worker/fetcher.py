@@ -41,8 +41,9 @@ POLL_LISTENING_SECONDS = 1.0
 # What is due is looked for this much later.
 DUE_SLACK_SECONDS = 0.02
 # Behind tasks whose kind of place is full there may be others: how often to look there, and how far.
-LOOK_SECONDS = 2.0
-LOOK_BEHIND = 50
+FIRST_LOOK_SECONDS = 0.25
+LONGEST_LOOK_SECONDS = 2.0
+LOOK_BEHIND = 100
 # A task that nobody here knows is left alone, the longer the longer it is unknown.
 LONGEST_LEFT_SECONDS = 3.0
 # Who has met one polls more seldom for a while, so that those who know it come first.
@@ -65,8 +66,10 @@ class Source(AsyncFlag):
         self.channel: str | None = None
         self.poll_at = 0.0
         self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
-        # When to look behind those of a kind that is full.
+        # When to look behind those of a kind that is full: at once while that finds others.
         self.look_at = 0.0
+        self.looks = Backoff(FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS)
+        self._full_since: float | None = None
         # When something is due that this worker has put off.
         self.due: list[float] = []
         self._bell = bell
@@ -75,6 +78,25 @@ class Source(AsyncFlag):
     def next_poll(self) -> float:
         at = 0.0 if self.is_set() else self.poll_at
         return min(at, self.due[0]) if self.due else at
+
+    def has_room(self, room: int) -> None:
+        """Whether there is any: if not, first wait a moment for it."""
+        if room:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = now()
+
+    def next_look(self) -> float:
+        """When to look behind what is too many, if there is no room till then."""
+        return max(self.look_at, (self._full_since or now()) + FIRST_LOOK_SECONDS)
+
+    def looked(self, claimed: int, too_many: int) -> None:
+        """After a claim, of which so many had to be given back."""
+        if claimed > too_many:
+            self.looks.reset()
+            self.look_at = 0.0
+        else:
+            self.look_at = now() + self.looks.next()
 
     def set(self) -> None:
         super().set()
@@ -167,8 +189,8 @@ class Fetcher:
         # Who was served first is served last in the next round.
         self._sources.append(self._sources.pop(0))
         waits = [s.next_poll() - now() for s in self._sources if self._wanted(s) > 0]
-        blocked = [s.look_at - now() for s in self._sources if self._executor.is_blocked(s.queue_name)]
-        return max(0.0, min([*waits, *(wait for wait in blocked if wait > 0)], default=3600.0))
+        looks = [s.next_look() - now() for s in self._sources if self._executor.is_blocked(s.queue_name)]
+        return max(0.0, min([*waits, *(wait for wait in looks if wait > 0)], default=3600.0))
 
     def _wanted(self, source: Source) -> int:
         """How many to claim: for free places, and a little ahead; not in driblets while there is enough."""
@@ -176,7 +198,8 @@ class Fetcher:
         if ahead and self._executor.waiting > ahead // 2:
             return 0
         room = min(MOST_CLAIMED, self._executor.room(source.queue_name, ahead))
-        if not room and source.look_at <= now() and self._executor.is_blocked(source.queue_name):
+        source.has_room(room)
+        if not room and source.next_look() <= now() and self._executor.is_blocked(source.queue_name):
             return LOOK_BEHIND
         return room
 
@@ -192,7 +215,6 @@ class Fetcher:
 
     async def _fetch(self, source: Source, wanted: int) -> None:
         source.clear()
-        source.look_at = now() + LOOK_SECONDS
         while source.due and source.due[0] <= now():
             heappop(source.due)
         await self._leases.catch_up()
@@ -216,7 +238,7 @@ class Fetcher:
         claimed = timed.result
         if claimed:
             self.on_claimed(len(claimed))
-            self._hand_over(claimed)
+            source.looked(len(claimed), self._hand_over(claimed))
             source.backoff.reset()
         if len(claimed) == wanted or (claimed and self._app.needs(source.queue_name).max_active is not None):
             source.set()
@@ -226,7 +248,8 @@ class Fetcher:
             pause = POLL_AFTER_STRANGERS_SECONDS
         source.poll_at = now() + pause
 
-    def _hand_over(self, claimed: list[Claimed]) -> None:
+    def _hand_over(self, claimed: list[Claimed]) -> int:
+        """Make runs of what was claimed; how many had to be given back, since their kind of place is full."""
         runs = []
         for row in claimed:
             headers = self._parsed.get(row.headers)
@@ -248,7 +271,7 @@ class Fetcher:
                 self._settler.failed(run, 0, "given up: its workers were lost, over and over")
                 continue
             runs.append(run)
-        self._executor.submit(runs, int(self._rate * AHEAD_SECONDS))
+        return self._executor.submit(runs, int(self._rate * AHEAD_SECONDS))
 
     def _parse(self, text: str | None) -> dict[str, Any]:
         found = load_json(text) if text else {}
