@@ -50,7 +50,12 @@ class AsyncHost:
         self._connect = connect
         self._maintains = maintain
         self._closed = False
+        self.is_quiet = False
         self._start()
+
+    def be_quiet(self) -> None:
+        """Somebody else tells of trouble with the database."""
+        self.is_quiet = self._listener.is_quiet = True
 
     def _start(self) -> None:
         self._pid = os.getpid()
@@ -58,6 +63,7 @@ class AsyncHost:
         self._consumers: set[AsyncConsumer[Any]] = set()
         self._channels: dict[str, str] = {}
         self._listener = AsyncListener(self._connect)
+        self._listener.is_quiet = self.is_quiet
         self._keeper = AsyncKeeper()
         self._maintainer = AsyncMaintainer(lambda: self.attempt(calls.maintain()))
 

@@ -53,7 +53,12 @@ class Host:
         self._connect = connect
         self._maintains = maintain
         self._closed = False
+        self.is_quiet = False
         self._start()
+
+    def be_quiet(self) -> None:
+        """Somebody else tells of trouble with the database."""
+        self.is_quiet = self._listener.is_quiet = True
 
     def _start(self) -> None:
         self._pid = os.getpid()
@@ -61,6 +66,7 @@ class Host:
         self._consumers: set[Consumer[Any]] = set()
         self._channels: dict[str, str] = {}
         self._listener = Listener(self._connect)
+        self._listener.is_quiet = self.is_quiet
         self._keeper = Keeper()
         self._maintainer = Maintainer(lambda: self.attempt(calls.maintain()))
 

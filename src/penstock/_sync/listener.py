@@ -51,6 +51,8 @@ class Listener:
         self._background: Background | None = None
         self._stopped = False
         self._troubled = False
+        # Whether somebody else tells of trouble with the database.
+        self.is_quiet = False
         self._connection: Connection | None = None
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         self.probe_seconds = PROBE_SECONDS
@@ -100,7 +102,8 @@ class Listener:
             except Exception as exc:
                 # Whatever it is: consumers poll, and listening is to come back.
                 if not self._troubled and not self._stopped:
-                    logger.warning("not listening for messages, polling meanwhile: %s", exc)
+                    level = logging.DEBUG if self.is_quiet else logging.WARNING
+                    logger.log(level, "not listening for messages, polling meanwhile: %s", exc)
                 self._troubled = True
             finally:
                 self._listening = frozenset()
@@ -138,7 +141,7 @@ class Listener:
         for channel in begun:
             self._wake(channel)
         if begun and self._troubled:
-            logger.info("listening for messages again")
+            logger.log(logging.DEBUG if self.is_quiet else logging.INFO, "listening for messages again")
         if begun:
             self._troubled = False
             self._backoff.reset()

@@ -144,6 +144,7 @@ class Worker:
         client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
         claims = self._app.new_async_client(max_connections=1, maintain=False)
         claims._settings = (calls.SET_ASYNCHRONOUS,)
+        client._host.be_quiet()
         try:
             if await self._begin(client, claims):
                 await self._work(client, claims)
