@@ -255,6 +255,45 @@ def consume_messages_batch(
     )
 
 
+TASK = (
+    "message_id, cast(payload as text), body, cast(headers as text), delivery_attempts, "
+    f"{rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit"
+)
+
+
+def claim_tasks(queue_name: str, token: str, lease: float, batch_size: int) -> Call[list[Claimed]]:
+    """consume_messages_batch() for a worker, which keeps leases itself: what it knows does not come back."""
+
+    def read(found: Sequence[Row]) -> list[Claimed]:
+        return [
+            Claimed(
+                message_id,
+                queue_name,
+                stored if body is None else bytes(body),
+                headers,
+                token,
+                attempt,
+                0,
+                published_at,
+                priority,
+                tenant,
+                lease,
+                limit,
+            )
+            for message_id, stored, body, headers, attempt, published_at, priority, tenant, limit in found
+        ]
+
+    return call(
+        "consume_messages_batch",
+        read,
+        TASK,
+        queue_name=queue_name,
+        consumer_token=token,
+        vt_seconds=seconds("lease", lease),
+        batch_size=batch_size,
+    )
+
+
 # Settle
 
 

@@ -149,11 +149,15 @@ class Arguments:
             "Arguments", fields, kw_only=True, rename=rename, forbid_unknown_fields=not self.takes_any
         )
 
+    @cached_property
+    def _attributes(self) -> tuple[tuple[str, str], ...]:
+        return tuple((name, f"f{n}") for n, name in enumerate(self.names))
+
     def _given(self, found: Any) -> dict[str, Any]:
         """The arguments that a struct of that model has."""
         given = {}
-        for n, name in enumerate(self.names):
-            value = getattr(found, f"f{n}")
+        for name, attribute in self._attributes:
+            value = getattr(found, attribute)
             if value is not _MISSING:
                 given[name] = value
         return given

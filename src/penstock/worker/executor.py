@@ -103,6 +103,9 @@ class Executor:
         for run in runs:
             self.runs[run.claimed.queue_name, run.claimed.message_id] = run
             places, lane = self._places[run.claimed.queue_name], self._lane_of(run)
+            if not places.is_mixed and not self._limited:
+                lane.waiting.append(run)  # what most are; no more were claimed than there is room for
+                continue
             limited = self._limited.get(run.task.name) if self._limited else None
             if any(-one.free >= places.line(one, ahead) > 0 for one in (lane, limited) if one is not None):
                 self._release(run, 1)

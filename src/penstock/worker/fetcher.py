@@ -219,7 +219,7 @@ class Fetcher:
             heappop(source.due)
         await self._leases.catch_up()
         token = self._leases.token
-        claim = calls.consume_messages_batch(source.queue_name, token, self._leases.seconds, wanted)
+        claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted)
         try:
             timed = await self._claims._attempt(claim)
         except QueueNotFound:

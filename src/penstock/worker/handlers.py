@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
@@ -17,6 +17,7 @@ from penstock.tasks.arguments import to_plain
 from penstock.tasks.context import _current
 from penstock.tasks.hooks import Middleware
 from penstock.tasks.outcomes import Reject
+from penstock.tasks.task import Task
 
 from .context import WorkerContext, context_of
 from .errors import AttemptTimeout
@@ -35,21 +36,33 @@ class Handlers:
         self._threads = threads
         self._processes = processes
         self._suspended = suspended
+        self._plain: set[str] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._children: ProcessPool | None = None
 
     async def call(self, run: Run) -> Json:
         """Run a handler to its end; what is to be stored of its result."""
         task = run.task
-        if not task.is_async or task.is_process:
-            return await self._call(run)
-        around = contextvars.copy_context()
-        if self._middleware or task.policy.attempt_timeout is not None or task.arguments.context_name:
-            return await Stepped(self._call(run), around, run, self._suspended)
+        if task.name not in self._plain:
+            if not task.is_async or task.is_process:
+                return await self._call(run)
+            if not self._is_plain(task):
+                return await Stepped(self._call(run), contextvars.copy_context(), run, self._suspended)
+            self._plain.add(task.name)
         # What most are: nobody needs the context, unless the handler asks for it.
+        around = contextvars.copy_context()
         around.run(_current.set, run)
         handler = task.arguments.call(task.arguments.decode_stored(run.claimed.stored), None)
-        return storable(run, await Stepped(_coroutine(handler), around, run, self._suspended))
+        return storable(run, await Stepped(handler, around, run, self._suspended))
+
+    def _is_plain(self, task: Task[..., Any]) -> bool:
+        """Whether there is nothing around a handler but itself."""
+        return (
+            not self._middleware
+            and task.policy.attempt_timeout is None
+            and task.arguments.context_name is None
+            and inspect.iscoroutinefunction(task.function)
+        )
 
     async def _call(self, run: Run) -> Json:
         context = context_of(run)
@@ -137,17 +150,6 @@ def _work(run: Run, context: WorkerContext) -> tuple[Any, BaseException | None]:
         return arguments.call(arguments.decode_stored(run.claimed.stored), context), None
     except BaseException as exc:
         return None, exc
-
-
-def _coroutine(handler: Any) -> Coroutine[Any, Any, Any]:
-    """Whatever an async handler returned when it was called: mostly a coroutine."""
-    if inspect.iscoroutine(handler):
-        return handler
-
-    async def wait() -> Any:
-        return await handler
-
-    return wait()
 
 
 def storable(run: Run, result: Any) -> Json:
