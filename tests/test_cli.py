@@ -77,7 +77,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
 def test_migrate_installs_and_says_so(empty: str) -> None:
     answer = penstock("migrate", "--dsn", empty)
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert answer.stdout == f"cli_test: schema penstock {__version__} installed\n  0001_core\n"
+    assert answer.stdout == f"cli_test: schema penstock {__version__} installed\n  0001_core\n  0002_tasks\n"
     answer = penstock("migrate", PENSTOCK_DATABASE_URL=empty)
     assert answer.stdout == f"cli_test: schema penstock {__version__} already current\n"
     with psycopg.connect(empty) as connection:

@@ -105,6 +105,7 @@ class AsyncClient(AsyncApi):
         self._embedded: Any = None
         self._embedded_dsn = ""
         self._connections: AsyncConnections | None = None
+        self._former: AsyncConnections | None = None
         self._closed = False
         # What is set on each connection.
         self._settings: tuple[str, ...] = ()
@@ -130,6 +131,7 @@ class AsyncClient(AsyncApi):
             self._closed = True
             async with self._lock:  # not while it is being opened
                 connections, self._connections = self._connections, None
+                self._former = connections
                 embedded, self._embedded = self._embedded, None
             try:
                 if connections is not None:
@@ -141,7 +143,7 @@ class AsyncClient(AsyncApi):
     def _abandon(self) -> None:
         """Let go of all connections without waiting for anybody: the loop that they belonged to is over."""
         self._closed = True
-        connections, self._connections = self._connections, None
+        connections, self._connections = self._connections or self._former, None
         if connections is not None:
             connections.abandon()
         self._host.abandon()

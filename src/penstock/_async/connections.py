@@ -101,6 +101,7 @@ class AsyncConnections:
 
     def _start(self) -> None:
         self._idle: list[AsyncOwn] = []
+        self._lent: set[AsyncOwn] = set()
         self._slots = AsyncSlots(self._limit)
         self._pid = os.getpid()
 
@@ -123,9 +124,11 @@ class AsyncConnections:
             )
         try:
             own = await self._idle_one() or await self._open_patiently(time.monotonic() + patience)
+            self._lent.add(own)
             try:
                 yield own
             finally:
+                self._lent.discard(own)
                 await self._take_back(own)
         finally:
             slots.release()
@@ -136,10 +139,14 @@ class AsyncConnections:
         await self.forget_idle()
 
     def abandon(self) -> None:
-        """Close what is idle, without a word to the server."""
+        """Close all of them, also those that are lent, without a word to the server."""
         self._closed = True
-        while self._pid == os.getpid() and (own := self._pop()) is not None:
+        if self._pid != os.getpid():
+            return
+        while (own := self._pop()) is not None:
             own.connection.pgconn.finish()
+        while self._lent:
+            self._lent.pop().connection.pgconn.finish()
 
     async def forget_idle(self) -> None:
         """Close what is idle."""

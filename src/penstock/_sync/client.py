@@ -108,6 +108,7 @@ class Client(Api):
         self._embedded: Any = None
         self._embedded_dsn = ""
         self._connections: Connections | None = None
+        self._former: Connections | None = None
         self._closed = False
         # What is set on each connection.
         self._settings: tuple[str, ...] = ()
@@ -131,6 +132,7 @@ class Client(Api):
             self._closed = True
             with self._lock:  # not while it is being opened
                 connections, self._connections = self._connections, None
+                self._former = connections
                 embedded, self._embedded = self._embedded, None
             try:
                 if connections is not None:
@@ -142,7 +144,7 @@ class Client(Api):
     def _abandon(self) -> None:
         """Let go of all connections without waiting for anybody: the loop that they belonged to is over."""
         self._closed = True
-        connections, self._connections = self._connections, None
+        connections, self._connections = self._connections or self._former, None
         if connections is not None:
             connections.abandon()
         self._host.abandon()

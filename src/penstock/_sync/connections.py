@@ -104,6 +104,7 @@ class Connections:
 
     def _start(self) -> None:
         self._idle: list[Own] = []
+        self._lent: set[Own] = set()
         self._slots = Slots(self._limit)
         self._pid = os.getpid()
 
@@ -126,9 +127,11 @@ class Connections:
             )
         try:
             own = self._idle_one() or self._open_patiently(time.monotonic() + patience)
+            self._lent.add(own)
             try:
                 yield own
             finally:
+                self._lent.discard(own)
                 self._take_back(own)
         finally:
             slots.release()
@@ -139,10 +142,14 @@ class Connections:
         self.forget_idle()
 
     def abandon(self) -> None:
-        """Close what is idle, without a word to the server."""
+        """Close all of them, also those that are lent, without a word to the server."""
         self._closed = True
-        while self._pid == os.getpid() and (own := self._pop()) is not None:
+        if self._pid != os.getpid():
+            return
+        while (own := self._pop()) is not None:
             own.connection.pgconn.finish()
+        while self._lent:
+            self._lent.pop().connection.pgconn.finish()
 
     def forget_idle(self) -> None:
         """Close what is idle."""

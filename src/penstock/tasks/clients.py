@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 from penstock._async.client import AsyncClient
 from penstock._sync.client import Client
@@ -22,8 +24,8 @@ class Clients:
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
-        # Who uses the client of a loop: workers, and whoever had it made before them.
-        self._users: dict[asyncio.AbstractEventLoop, int] = {}
+        # Kept, so that the end of a loop finds them.
+        self._endings: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
     def blocking(self) -> Client:
         with self._lock:
@@ -40,50 +42,55 @@ class Clients:
             client = self._async_clients.get(loop)
             if client is None:
                 for other in [other for other in self._async_clients if other.is_closed()]:
-                    self._async_clients.pop(other)._abandon()
+                    self._pop(other)._abandon()
                 client = self._async_clients[loop] = AsyncClient(self.dsn)
+                self._endings[loop] = _begun(_until_the_loop_ends(client))
             return client
 
-    def enter(self) -> None:
-        """Somebody works in this loop; the last one closes its client, unless that was there before."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            before = 1 if loop in self._async_clients else 0
-            self._users[loop] = self._users.get(loop, before) + 1
-
-    async def leave(self) -> None:
-        """The end of what enter() began."""
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            left = self._users[loop] = self._users.get(loop, 1) - 1
-        if left == 0:
-            await self.aclose()
+    def _pop(self, loop: asyncio.AbstractEventLoop) -> AsyncClient:
+        self._endings.pop(loop, None)
+        return self._async_clients.pop(loop)
 
     def close(self) -> None:
         """Close the blocking one, and those of loops that do not run any more."""
         with self._lock:
             client, self._client = self._client, None
             for loop in [loop for loop in self._async_clients if not loop.is_running()]:
-                self._async_clients.pop(loop)._abandon()
+                self._pop(loop)._abandon()
         if client is not None:
             atexit.unregister(self.close)
             client.close()
 
     async def aclose(self) -> None:
         """Close the one of this loop."""
+        loop = asyncio.get_running_loop()
         with self._lock:
-            client = self._async_clients.pop(asyncio.get_running_loop(), None)
-            self._users.pop(asyncio.get_running_loop(), None)
+            client = self._pop(loop) if loop in self._async_clients else None
         if client is not None:
             await client.close()
 
     def close_resting(self) -> None:
         """Close those of loops that rest, as that of an async test does when its fixtures end."""
         for loop in [loop for loop in self._async_clients if not (loop.is_running() or loop.is_closed())]:
-            loop.run_until_complete(self._async_clients.pop(loop).close())
+            loop.run_until_complete(self._pop(loop).close())
 
     def drop(self) -> None:
         """Close all of them: nobody will reach them any more."""
         self.close()
-        while self._async_clients:
-            self._async_clients.popitem()[1]._abandon()
+        for loop in tuple(self._async_clients):
+            self._pop(loop)._abandon()
+
+
+async def _until_the_loop_ends(client: AsyncClient) -> AsyncGenerator[None, None]:
+    """Suspended until asyncio.run() ends what is left of its loop: then the client is closed."""
+    try:
+        yield
+    finally:
+        await client.close()
+
+
+def _begun(generator: AsyncGenerator[None, None]) -> AsyncGenerator[None, None]:
+    """A generator that the loop knows of, since it was begun there."""
+    with suppress(StopIteration):
+        generator.__anext__().__await__().send(None)
+    return generator

@@ -41,6 +41,7 @@ MOST_CONNECTIONS = 10
 LAST_WORDS_SECONDS = 3.0
 # How long a claim that is under way may take to come to its end.
 CLAIM_SECONDS = 1.0
+CANCEL_SECONDS = 0.5
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 # The last one aborts at once.
@@ -109,7 +110,8 @@ class Worker:
                 for task in left:
                     task.cancel()
                 loop.run_until_complete(asyncio.wait(left, timeout=1))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+            ending = loop.create_task(loop.shutdown_asyncgens())
+            loop.run_until_complete(asyncio.wait({ending}, timeout=LAST_WORDS_SECONDS))
             loop.close()
 
     async def _run_with_signals(self) -> bool:
@@ -140,7 +142,6 @@ class Worker:
     async def run(self) -> None:
         """Work until stop()."""
         self._loop = asyncio.get_running_loop()
-        self._app.clients.enter()
         client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
         claims = self._app.new_async_client(max_connections=1, maintain=False)
         claims._settings = (calls.SET_ASYNCHRONOUS,)
@@ -149,7 +150,10 @@ class Worker:
             if await self._begin(client, claims):
                 await self._work(client, claims)
         finally:
-            await self._in_time(claims.close(), client.close(), self._app.clients.leave())
+            await self._in_time(claims.close(), client.close())
+            # What hangs in the network still has a connection.
+            claims._abandon()
+            client._abandon()
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
@@ -287,6 +291,8 @@ class Worker:
         _, late = await asyncio.wait(tasks, timeout=self._last_words())
         for task in late:
             task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=CANCEL_SECONDS)
         for task in tasks:
             if task.done() and not task.cancelled() and (exc := task.exception()) is not None:
                 logger.debug("at the end: %s", exc)
