@@ -109,6 +109,7 @@ def tour() -> None:
         say("\nA worker is killed while it works; another one takes over when the lease ends:")
         handle = work.enqueue(1)
         until_begun(handle, 1)
+        time.sleep(0.3)  # so that it has said so
         first.send_signal(signal.SIGKILL)
     with worker():
         until_begun(handle, 2)

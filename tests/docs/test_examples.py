@@ -38,6 +38,7 @@ def test_the_tour_of_tasks_runs_and_ends_on_ctrl_c(tmp_path: Path) -> None:
         assert tour.stdout.read().endswith("Stopping the worker and the server.\n")
         assert tour.wait(60) == 0
     assert [line for line in lines if line in EXPECTED] == EXPECTED
-    begun = [line.split()[3] for line in lines if line.startswith("  begun in process")]
-    # Killed once, so two processes had it.
-    assert len(set(begun)) == 2
+    begun = [line for line in lines if line.startswith("  begun in process")]
+    # Killed once, perhaps before it could say so: then another process had it.
+    assert begun[-1].endswith("delivery 2")
+    assert len({line.split()[3] for line in begun}) == len(begun)

@@ -114,6 +114,8 @@ async def test_a_paused_queue_rests_and_the_others_do_not(database18: str) -> No
     async with working(app, database18):
         client = app.async_client
         await client.pause_queue("paused")
+        # A claim that was under way when the queue was paused has come to its end by now.
+        assert await ended(await awake.enqueue_async()) is None
         handle = await resting.enqueue_async()
         assert await ended(await awake.enqueue_async()) is None
         await asyncio.sleep(0.3)
@@ -122,7 +124,7 @@ async def test_a_paused_queue_rests_and_the_others_do_not(database18: str) -> No
         assert (found.state, found.delivery_attempts) == ("ready", 0)
         await client.resume_queue("paused")
         assert await ended(handle) is None
-    assert ran == ["awake", "resting"]
+    assert ran == ["awake", "awake", "resting"]
 
 
 async def test_priorities_come_first_whenever_they_were_enqueued(database18: str) -> None:
