@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -49,6 +50,7 @@ LONGEST_LEFT_SECONDS = 3.0
 # Who has met one polls more seldom for a while, so that those who know it come first.
 STRANGER_SECONDS = 60.0
 POLL_AFTER_STRANGERS_SECONDS = 3.0
+STRANGER_PATIENCE_SECONDS = 0.3
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
 LOST_DELIVERIES = 3
 # Between attempts to reach the database.
@@ -65,6 +67,9 @@ class Source(AsyncFlag):
         self.queue_name = queue_name
         self.channel: str | None = None
         self.poll_at = 0.0
+        # How long others go first when there is something.
+        self.patience = 0.0
+        self._set_at = 0.0
         self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
         # When to look behind those of a kind that is full: at once while that finds others.
         self.look_at = 0.0
@@ -76,7 +81,7 @@ class Source(AsyncFlag):
         self.set()
 
     def next_poll(self) -> float:
-        at = 0.0 if self.is_set() else self.poll_at
+        at = self._set_at + self.patience if self.is_set() else self.poll_at
         return min(at, self.due[0]) if self.due else at
 
     def has_room(self, room: int) -> None:
@@ -99,6 +104,8 @@ class Source(AsyncFlag):
             self.look_at = now() + self.looks.next()
 
     def set(self) -> None:
+        if not self.is_set():
+            self._set_at = now()
         super().set()
         self._bell.set()
 
@@ -245,7 +252,10 @@ class Fetcher:
         heard = source.channel is not None and self._client._host.hears(source.channel)
         pause = POLL_LISTENING_SECONDS if heard else source.backoff.next()
         if now() < self._met_strangers.get(source.queue_name, -STRANGER_SECONDS) + STRANGER_SECONDS:
-            pause = POLL_AFTER_STRANGERS_SECONDS
+            source.patience = STRANGER_PATIENCE_SECONDS
+            pause = POLL_AFTER_STRANGERS_SECONDS * random.uniform(1, 2)
+        else:
+            source.patience = 0.0
         source.poll_at = now() + pause
 
     def _hand_over(self, claimed: list[Claimed]) -> int:
