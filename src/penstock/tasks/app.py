@@ -25,6 +25,7 @@ from .context import TaskContext
 from .decorators import PeriodicDecorator, TaskDecorator
 from .groups import group_handle, group_start
 from .handle import GroupHandle
+from .options import check_priority
 from .periodic import Cron, Every, Missed, Periodic
 from .policy import Policy, RetryDelays
 from .task import RESULT_SECONDS, Task, TaskCall
@@ -149,10 +150,7 @@ class App:
         for option, value in (("concurrency", concurrency), ("max_active", max_active)):
             if value is not None and (type(value) is not int or not 1 <= value <= MOST_AT_ONCE):
                 raise InvalidArgument(f"{option} must be 1 to {MOST_AT_ONCE}, not {value!r}")
-        if priority is not None and (type(priority) is not int or priority not in range(4)):
-            raise InvalidArgument(
-                f"priority must be 0 (penstock.URGENT) to 3 (penstock.LOW), not {priority!r}"
-            )
+        check_priority(priority)
         if result is False:
             kept = None
         else:

@@ -11,6 +11,7 @@ from penstock.errors import InvalidArgument
 from penstock.payloads import encode_json
 
 from .arguments import Arguments
+from .options import LONGEST_TENANT, check_text
 
 __all__ = ["Tenant", "Unique", "tenant_of", "unique_key_of"]
 
@@ -18,8 +19,6 @@ __all__ = ["Tenant", "Unique", "tenant_of", "unique_key_of"]
 Tenant: TypeAlias = "str | Callable[..., str | None]"
 # By all arguments (True), by those named, or by a function of the arguments.
 Unique: TypeAlias = "bool | Sequence[str] | Callable[..., str]"
-
-LONGEST_TENANT = 255
 
 Choose: TypeAlias = "Callable[[Mapping[str, object]], Any]"
 
@@ -29,8 +28,7 @@ def tenant_of(tenant: Tenant | None, arguments: Arguments) -> str | Choose | Non
     if tenant is None:
         return None
     if isinstance(tenant, str):
-        if not 1 <= len(tenant) <= LONGEST_TENANT or "\0" in tenant:
-            raise InvalidArgument(f"tenant must be text of 1 to {LONGEST_TENANT} characters, not {tenant!r}")
+        check_text("tenant", tenant, LONGEST_TENANT)
         return tenant
     if callable(tenant):
         return _by_name(tenant, arguments, "tenant")

@@ -17,13 +17,14 @@ from penstock._sync.enqueuing import Enqueuing
 from penstock.declaring import GroupMember, QueueNeeds
 from penstock.errors import InvalidArgument, PayloadInvalid, UnsupportedConnection
 from penstock.models import NewMessage
-from penstock.tasks.hooks import EnqueueCall
-from penstock.values import Duration, flag, interval, moment
+from penstock.values import Duration, flag, interval
 
 from .arguments import Arguments, inner_function
 from .choosing import Tenant, Unique, tenant_of, unique_key_of
 from .handle import Handle
+from .hooks import EnqueueCall
 from .importable import check_importable
+from .options import CallOptions
 from .policy import LONGEST_TTL, Policy
 
 if TYPE_CHECKING:
@@ -39,30 +40,18 @@ Progress = Callable[[int], None]
 RESULT_SECONDS = 86_400
 # The parameter of a callback of a group that gets what the members returned.
 RESULTS = "results"
-# Headers that say what a message is.
-RESERVED = frozenset({"task", "group", "position"})
-
-
-@dataclass(frozen=True, slots=True)
-class CallOptions:
-    """What can be said of one call, or of all calls of a bound task. None: as the task says."""
-
-    delay: Duration | None = None
-    deliver_after: datetime | None = None
-    priority: int | None = None
-    tenant: str | None = None
-    ttl: Duration | None = None
-    dedup_key: str | None = None
-    headers: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCall:
     """A task with its arguments, for a group; not enqueued yet."""
 
-    task: Task[..., Any]
     bound: BoundTask[..., Any]
     arguments: Mapping[str, object]
+
+    @property
+    def task(self) -> Task[..., Any]:
+        return self.bound.task
 
     def member(self) -> GroupMember:
         """As a message of a group."""
@@ -210,18 +199,7 @@ class BoundTask(Generic[P, R]):
     ) -> BoundTask[P, R]:
         """The task with these options, too. See Task.options()."""
         given = CallOptions(delay, deliver_after, priority, tenant, ttl, dedup_key, headers)
-        changed = {
-            name: value for name in CallOptions.__slots__ if (value := getattr(given, name)) is not None
-        }
-        options = replace(self._options, **changed)
-        headers = options.headers
-        if headers is not None and not isinstance(headers, Mapping):
-            raise InvalidArgument(f"headers must be a dict, not {headers!r}")
-        if reserved := RESERVED.intersection(headers or ()):
-            raise InvalidArgument(
-                f"the header {min(reserved)!r} is used by Penstock itself: take another name"
-            )
-        _check(options)
+        options = self._options.with_more(given)
         return BoundTask(self.task, options, self._connection)
 
     def using(self, connection: object) -> BoundTask[P, R]:
@@ -236,7 +214,7 @@ class BoundTask(Generic[P, R]):
         with self._told(), ExitStack() as stack:
             call = self._begin(stack, 1)
             sender = Enqueuing(self._api(), self.task.app.declared)
-            found = sender.send(self.task.needs, message.payload, self._single(message, call.headers))
+            found = sender.send(self.task.needs, message.payload, _said(message, call.headers))
             call.message_ids.append(found)
         return Handle(self.task, found)
 
@@ -246,7 +224,7 @@ class BoundTask(Generic[P, R]):
         with self._told(), ExitStack() as stack:
             call = self._begin(stack, 1)
             sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
-            found = await sender.send(self.task.needs, message.payload, self._single(message, call.headers))
+            found = await sender.send(self.task.needs, message.payload, _said(message, call.headers))
             call.message_ids.append(found)
         return Handle(self.task, found)
 
@@ -287,7 +265,7 @@ class BoundTask(Generic[P, R]):
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with these options and arguments, to be put into a group."""
         bound = cast("BoundTask[..., Any]", self)
-        return TaskCall(bound.task, bound, self.task.arguments.bind(args, kwargs, without=RESULTS))
+        return TaskCall(bound, self.task.arguments.bind(args, kwargs, without=RESULTS))
 
     # How a call becomes a message
 
@@ -360,10 +338,6 @@ class BoundTask(Generic[P, R]):
             "headers": headers,
         }
 
-    def _single(self, message: NewMessage, headers: Mapping[str, Any]) -> dict[str, Any]:
-        common = self._common(headers)
-        return common | {"tenant": message.tenant, "dedup_key": message.dedup_key}
-
     def _ttl(self) -> float | None:
         """As given for the call or the task; else what the attempts take, from when the task is due."""
         options, policy = self._options, self.task.policy
@@ -430,21 +404,17 @@ class BoundTask(Generic[P, R]):
         return NewMessage(payload, tenant=tenant, dedup_key=key)
 
 
-def _check(options: CallOptions) -> None:
-    """Refuse here what the server would: in somebody's transaction that would be the end of it."""
-    moment("deliver_after", options.deliver_after)
-    if options.delay is not None and options.deliver_after is not None:
-        raise InvalidArgument("give either delay or deliver_after, not both")
-    priority, ttl = options.priority, options.ttl
-    if priority is not None and (type(priority) is not int or priority not in range(4)):
-        raise InvalidArgument(f"priority must be 0 (penstock.URGENT) to 3 (penstock.LOW), not {priority!r}")
-    if ttl is not None and interval("ttl", ttl) == 0:
-        raise InvalidArgument("ttl must be more than 0 seconds")
-    if options.delay is not None:
-        interval("delay", options.delay)
-    for name, text, longest in (("tenant", options.tenant, 255), ("dedup_key", options.dedup_key, 500)):
-        if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= longest or "\0" in text):
-            raise InvalidArgument(f"{name} must be text of 1 to {longest} characters, not {text!r}")
+def _said(message: NewMessage, headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of one message, as send() takes them."""
+    return {
+        "delay": message.delay,
+        "deliver_after": message.deliver_after,
+        "priority": message.priority,
+        "tenant": message.tenant,
+        "ttl": message.ttl,
+        "dedup_key": message.dedup_key,
+        "headers": headers,
+    }
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

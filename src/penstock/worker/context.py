@@ -20,7 +20,7 @@ from penstock.tasks.arguments import to_plain
 from penstock.tasks.context import TaskContext, TaskMessage
 from penstock.values import Duration, interval
 
-from .run import Run
+from .run import Run, ack_special
 
 __all__ = ["WorkerContext", "context_of"]
 
@@ -37,7 +37,10 @@ class WorkerContext(TaskContext):
     """An attempt that runs here."""
 
     _run: Run = None  # type: ignore[assignment]
-    _app: App = None  # type: ignore[assignment]
+
+    @property
+    def _app(self) -> App:
+        return self._run.task.app
 
     @classmethod
     def of(cls, run: Run) -> WorkerContext:
@@ -53,7 +56,6 @@ class WorkerContext(TaskContext):
             published_at=run.published_at,
             headers=dict(run.headers),
             _run=run,
-            _app=run.task.app,
         )
 
     @property
@@ -80,7 +82,9 @@ class WorkerContext(TaskContext):
         with self._app.client.transaction() as transaction:
             yield transaction
             self._check(transaction._run(self._ack(result)))
-        self._settled(self._app.client)
+        self._run.is_settled = True
+        if self._group is not None:
+            self._app.client._run(calls.finish_groups([self._group]))
 
     @asynccontextmanager
     async def transaction_async(
@@ -101,23 +105,10 @@ class WorkerContext(TaskContext):
     def _ack(self, result: object) -> Call[list[int]]:
         if self._run.is_settled:
             raise InvalidArgument("this task has ended already, in another transaction")
-        run, group = self._run, self._run.group
-        if run.task.result_seconds is None and group is None:
-            return calls.ack_messages(run.queue_name, [run.receipt])
-        return calls.ack_tasks(
-            run.queue_name,
-            [run.message_id],
-            run.claimed.token,
-            results=[None if result is None else to_plain(result)],
-            group_ids=[group and group[0]],
-            positions=[group and group[1]],
-        )
+        if self._run.is_plain:
+            return calls.ack_messages(self._run.queue_name, [self._run.receipt])
+        return ack_special([self._run], [None if result is None else to_plain(result)])
 
     def _check(self, acked: list[int]) -> None:
         if not acked:
             raise LeaseLost(f"the lease was lost, and the transaction is rolled back: {self._run}")
-
-    def _settled(self, client: Any) -> None:
-        self._run.is_settled = True
-        if self._group is not None:
-            client._run(calls.finish_groups([self._group]))

@@ -230,7 +230,7 @@ class Executor:
     def _succeeded(self, run: Run, result: Json) -> None:
         if run.interruption == "lost":
             logger.warning("the lease was lost while it ran, it may run again: %s", run)
-        if run.task.result_seconds is None and run.group is None:
+        if run.is_plain:
             self._end(run, self._settler.done)
         else:
             self._end(run, self._settler.done_with, result)

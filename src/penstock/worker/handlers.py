@@ -154,7 +154,7 @@ def _work(run: Run, context: WorkerContext) -> tuple[Any, BaseException | None]:
 
 def storable(run: Run, result: Any) -> Json:
     """The result as it is stored; nothing where nobody asks for it."""
-    if run.task.result_seconds is None and run.group is None:
+    if run.is_plain:
         return None
     try:
         plain = None if result is None else to_plain(result)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from penstock import calls
 from penstock.calls import Claimed
 from penstock.models import Receipt
+from penstock.payloads import Json
+from penstock.statements import Call
 from penstock.tasks.context import TaskContext
 from penstock.tasks.task import Task
 
-__all__ = ["EPOCH", "Run"]
+__all__ = ["Run", "ack_special"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -94,8 +97,26 @@ class Run:
             return group, position
         return None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nobody waits for its end: no result is kept, and it is of no group."""
+        return self.task.result_seconds is None and self.group is None
+
     def __str__(self) -> str:
         return (
             f"task {self.task.name!r}, message {self.message_id} of {self.queue_name!r},"
             f" attempt {self.attempt} of {self.max_attempts}"
         )
+
+
+def ack_special(runs: Sequence[Run], results: Sequence[Json]) -> Call[list[int]]:
+    """The ack of runs of one queue and token that are not plain, with what they returned."""
+    groups = [run.group for run in runs]
+    return calls.ack_tasks(
+        runs[0].queue_name,
+        [run.message_id for run in runs],
+        runs[0].claimed.token,
+        results=results,
+        group_ids=[group and group[0] for group in groups],
+        positions=[group and group[1] for group in groups],
+    )

@@ -17,7 +17,7 @@ from penstock.payloads import Json
 from penstock.statements import Call
 from penstock.values import Backoff
 
-from .run import Run
+from .run import Run, ack_special
 
 __all__ = ["Settler"]
 
@@ -65,7 +65,6 @@ class Settler:
         self._flag = AsyncFlag()
         self._idle = AsyncFlag()
         self._idle.set()
-        self._trouble = False
 
     # What the executor says
 
@@ -128,9 +127,9 @@ class Settler:
         for (queue_name, token), runs in pending.plain.items():
             for start in range(0, len(runs), MOST_ACKS):
                 await self._ack(queue_name, token, runs[start : start + MOST_ACKS])
-        for (queue_name, token), pairs in pending.special.items():
+        for pairs in pending.special.values():
             for start in range(0, len(pairs), MOST_ACKS):
-                await self._ack_special(queue_name, token, pairs[start : start + MOST_ACKS])
+                await self._ack_special(pairs[start : start + MOST_ACKS])
         for start in range(0, len(pending.others), MOST_OTHERS):
             await self._settle_others(pending.others[start : start + MOST_OTHERS])
         for start in range(0, len(pending.strangers), MOST_OTHERS):
@@ -141,20 +140,11 @@ class Settler:
         held = await self._patiently(calls.ack_messages_of(queue_name, ids, token), runs)
         self._told(runs, held)
 
-    async def _ack_special(self, queue_name: str, token: str, pairs: list[tuple[Run, Json]]) -> None:
+    async def _ack_special(self, pairs: list[tuple[Run, Json]]) -> None:
         runs = [run for run, _ in pairs]
-        groups = [run.group and run.group[0] for run in runs]
-        call = calls.ack_tasks(
-            queue_name,
-            [run.message_id for run in runs],
-            token,
-            results=[result for _, result in pairs],
-            group_ids=groups,
-            positions=[run.group and run.group[1] for run in runs],
-        )
-        held = await self._patiently(call, runs)
+        held = await self._patiently(ack_special(runs, [result for _, result in pairs]), runs)
         self._told(runs, held)
-        if finished := sorted({group for group in groups if group is not None}):
+        if finished := sorted({run.group[0] for run in runs if run.group is not None}):
             # After the commit: of two that end at once, the later one sees both. What is missed here,
             # because this process ends, maintain() makes up for.
             await self._patiently(calls.finish_groups(finished), [])

@@ -13,7 +13,7 @@ from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock._async.enqueuing import AsyncEnqueuing
 from penstock.concurrency import now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, SchemaError
+from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument
 from penstock.middleware.logging import LoggingMiddleware
 from penstock.tasks.app import App
 from penstock.values import Backoff, Duration, interval
@@ -163,8 +163,6 @@ class Worker:
                 await client.open()
                 await claims.open()
                 await self._declare(client)
-            except SchemaError:
-                raise
             except (DatabaseUnavailable, ConnectionLost) as exc:
                 if not is_told:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
@@ -181,7 +179,7 @@ class Worker:
             await AsyncEnqueuing(client, self._app.declared).declare(needs)
 
     async def _work(self, client: AsyncClient, claims: AsyncClient) -> None:
-        app, loops = self._app, []
+        app = self._app
         leases = Leases(claims, self._lease)
         settler = Settler(client, self._settled, leases.renew_token)
         self._executor = executor = Executor(
@@ -210,10 +208,9 @@ class Worker:
         maintainer = Maintainer(client, leases)
         fetcher.on_claimed = maintainer.claimed
         fetching = self._loop_of(fetcher.run(), "fetcher")
-        settling = self._loop_of(settler.run(), "settler")
         loops = [
             fetching,
-            settling,
+            self._loop_of(settler.run(), "settler"),
             self._loop_of(leases.run(), "leases"),
             self._loop_of(registry.run(), "registry"),
             self._loop_of(maintainer.run(), "maintainer"),
