@@ -1,4 +1,4 @@
-"""How a command reaches the database, and how it reports that it could not."""
+"""How a command reaches the database: the options that all of them have, and what they get for them."""
 
 # ruff: noqa: PLC0415 - psycopg is imported by the commands that connect, so that --help is quick
 
@@ -7,17 +7,21 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.errors import PenstockError, from_database
 from penstock.settings import resolve_dsn
+
+from .output import Output
 
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["connect", "connect_or_embedded", "dsn_option", "json_option"]
+    from penstock._sync.client import Client
+
+__all__ = ["Session", "connect", "connect_or_embedded", "dsn_option", "json_option", "with_session"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,7 +31,7 @@ def dsn_option(command: Command) -> Command:
         "--dsn",
         metavar="DSN",
         help="The database: postgresql://user:password@host:port/name, or key=value pairs. "
-        "Else PENSTOCK_DATABASE_URL, DATABASE_URL, or PGHOST and its like.",
+        "Else PENSTOCK_DATABASE_URL, DATABASE_URL, PGHOST and its like, or the embedded server.",
     )(command)
 
 
@@ -35,46 +39,65 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
+class Session:
+    """What a command was told of where to connect to and how to print."""
+
+    def __init__(self, dsn: str | None, *, as_json: bool = False) -> None:
+        self.dsn = dsn
+        self.output = Output(as_json=as_json)
+
+    @property
+    def as_json(self) -> bool:
+        return self.output.as_json
+
+    @contextmanager
+    def connect(self, **options: Any) -> Iterator[Client]:
+        """A client of the database that is given or set, else of the embedded server."""
+        from penstock.connecting import connect as connect_client
+
+        with connect_client(self.dsn, **{"maintain": False, **options}) as client:
+            yield client
+
+
+def with_session(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a command --dsn and --json, and a Session for them as its first argument."""
+
+    def run(*arguments: Any, dsn: str | None, as_json: bool, **options: Any) -> Any:
+        return command(Session(dsn, as_json=as_json), *arguments, **options)
+
+    return dsn_option(json_option(update_wrapper(run, command)))
+
+
 @contextmanager
 def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection of a command. What goes wrong with it becomes one line on stderr and exit code 1."""
+    """A bare connection, for commands that install the schema or ask for its version."""
     import psycopg
 
-    from penstock.conninfo import complete, scrub
+    from penstock.conninfo import complete, unavailable
 
     try:
-        with psycopg.connect(complete(dsn)) as connection:
+        connection = psycopg.connect(complete(dsn))
+    except psycopg.OperationalError as exc:
+        failure = unavailable(exc, dsn)
+    else:
+        with connection:
             yield connection
-    except psycopg.Error as exc:
-        error = from_database(exc)
-        raise _failure(error or exc, lambda text: scrub(text, dsn)) from None
-    except PenstockError as exc:
-        raise _failure(exc) from None
+        return
+    raise failure
 
 
 @contextmanager
 def connect_or_embedded(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
-    """A connection to the database that is given or set, else to the embedded server."""
+    """A bare connection to the database that is given or set, else to the embedded server."""
     resolved = resolve_dsn(dsn, os.environ)
     if resolved is not None:
         with connect(resolved) as connection:
             yield connection
         return
 
-    from penstock.embedded import EmbeddedError
     from penstock.starting import start_embedded
 
-    try:
-        with ExitStack() as stack:
-            server, embedded_dsn = start_embedded()
-            stack.push(server)
-            yield stack.enter_context(connect(embedded_dsn))
-    except (EmbeddedError, OSError) as exc:
-        raise _failure(exc) from None
-
-
-def _failure(exc: Exception, scrub: Callable[[str], str] = str) -> click.ClickException:
-    hint = getattr(exc, "hint", None) or getattr(getattr(exc, "diag", None), "message_hint", None)
-    text = getattr(getattr(exc, "diag", None), "message_primary", None) or str(exc)
-    line = scrub((text.splitlines() or [type(exc).__name__])[0])
-    return click.ClickException(f"{line} ({hint})" if hint else line)
+    with ExitStack() as stack:
+        server, embedded_dsn = start_embedded()
+        stack.push(server)
+        yield stack.enter_context(connect(embedded_dsn))

@@ -14,6 +14,7 @@ from penstock import __version__
 from penstock.settings import resolve_dsn
 
 from .connection import connect, connect_or_embedded, dsn_option, json_option
+from .failures import Failure
 
 __all__ = ["migrate", "sql", "version"]
 
@@ -58,7 +59,7 @@ def sql(output: Path | None) -> None:
     try:
         output.write_text(script(), encoding="utf-8")
     except OSError as exc:
-        raise click.ClickException(f"cannot write {output}: {exc.strerror}") from None
+        raise Failure(f"cannot write {output}: {exc.strerror}") from None
     click.echo(f"Wrote {output}. Install it: psql --set ON_ERROR_STOP=1 --file {output}", err=True)
 
 

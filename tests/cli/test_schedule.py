@@ -12,7 +12,7 @@ import pytest
 from penstock import Client
 from penstock.embedded import Server
 from penstock.tasks.periodic import Cron, Every
-from tests.test_cli import failure, penstock
+from tests.cli.test_schema import failure, penstock
 
 NOON = datetime(2126, 5, 5, 12, tzinfo=UTC)
 
@@ -38,7 +38,7 @@ def queue(database18: str) -> Any:
 def test_list(queue: Client, database18: str) -> None:
     queue.pause_schedule("sweep")
     queue.resume_schedule("theirs", datetime(2020, 1, 1, tzinfo=UTC))
-    answer = penstock("periodic", "list", "--dsn", database18)
+    answer = penstock("schedule", "list", "--dsn", database18)
     assert (answer.returncode, answer.stderr) == (0, "")
     lines = [line.rstrip() for line in answer.stdout.splitlines()]
     assert lines == [
@@ -51,7 +51,7 @@ def test_list(queue: Client, database18: str) -> None:
 
 def test_list_speaks_json(queue: Client, database18: str) -> None:
     queue.advance_schedule("sweep", NOON, NOON + timedelta(minutes=1), [NOON])
-    answer = penstock("periodic", "list", "--json", DATABASE_URL=database18)
+    answer = penstock("schedule", "list", "--json", DATABASE_URL=database18)
     assert answer.returncode == 0, answer.stderr
     report, sweep, theirs = json.loads(answer.stdout)
     assert report["definition"] == {"cron": "0 3 * * *", "tz": "Europe/Riga"}
@@ -63,10 +63,10 @@ def test_list_speaks_json(queue: Client, database18: str) -> None:
 
 
 def test_nothing_to_list(database18: str) -> None:
-    answer = penstock("periodic", "list", "--dsn", database18)
+    answer = penstock("schedule", "list", "--dsn", database18)
     assert (answer.returncode, answer.stdout) == (0, "")
     assert answer.stderr.startswith("There are no periodic tasks")
-    assert json.loads(penstock("periodic", "list", "--json", "--dsn", database18).stdout) == []
+    assert json.loads(penstock("schedule", "list", "--json", "--dsn", database18).stdout) == []
 
 
 def test_pause_resume_and_run(queue: Client, database18: str) -> None:
@@ -74,16 +74,16 @@ def test_pause_resume_and_run(queue: Client, database18: str) -> None:
         (found,) = [schedule for schedule in queue.list_schedules() if schedule.name == "sweep"]
         return found
 
-    answer = penstock("periodic", "pause", "sweep", "--dsn", database18)
+    answer = penstock("schedule", "pause", "sweep", "--dsn", database18)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "sweep: paused\n")
     assert sweep().paused_at is not None
-    answer = penstock("periodic", "run", "sweep", "--dsn", database18)
+    answer = penstock("schedule", "run", "sweep", "--dsn", database18)
     assert answer.returncode == 0, answer.stderr
     details = queue.get_message("chores", int(answer.stdout))
     assert details is not None
     assert details.payload == {"of": "sweep"}
     assert sweep().next_at == NOON
-    answer = penstock("periodic", "resume", "sweep", "--dsn", database18)
+    answer = penstock("schedule", "resume", "sweep", "--dsn", database18)
     assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "sweep: goes on\n")
     assert sweep().paused_at is None
     assert sweep().next_at == NOON
@@ -93,12 +93,12 @@ def test_what_went_by_in_a_pause_is_not_made_up_for(queue: Client, database18: s
     queue.resume_schedule("sweep", datetime(2020, 1, 1, tzinfo=UTC))
     queue.pause_schedule("sweep")
     began = queue.clock()
-    assert penstock("periodic", "resume", "sweep", "--dsn", database18).returncode == 0
+    assert penstock("schedule", "resume", "sweep", "--dsn", database18).returncode == 0
     times = {schedule.name: schedule.next_at for schedule in queue.list_schedules()}
     assert Every(60).next_after(began) <= times["sweep"] <= Every(60).next_after(queue.clock())
     # One that was not paused is late, and stays so.
     queue.resume_schedule("report", datetime(2020, 1, 1, tzinfo=UTC))
-    assert penstock("periodic", "resume", "report", "--dsn", database18).returncode == 0
+    assert penstock("schedule", "resume", "report", "--dsn", database18).returncode == 0
     times = {schedule.name: schedule.next_at for schedule in queue.list_schedules()}
     assert times["report"] == datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -106,7 +106,7 @@ def test_what_went_by_in_a_pause_is_not_made_up_for(queue: Client, database18: s
 @pytest.mark.parametrize("command", ["pause", "resume", "run"])
 def test_an_unknown_name_is_one_line(queue: Client, database18: str, command: str) -> None:
     assert 'schedule "nothing" does not exist' in failure(
-        penstock("periodic", command, "nothing", "--dsn", database18)
+        penstock("schedule", command, "nothing", "--dsn", database18)
     )
 
 
@@ -114,7 +114,7 @@ def test_a_database_without_the_schema_is_one_line(server18: Server) -> None:
     with psycopg.connect(server18.dsn(), autocommit=True) as root:
         root.execute("create database periodic_test")
         try:
-            line = failure(penstock("periodic", "list", "--dsn", server18.dsn("periodic_test")))
+            line = failure(penstock("schedule", "list", "--dsn", server18.dsn("periodic_test")))
         finally:
             root.execute("drop database periodic_test with (force)")
     assert "has no schema penstock" in line

@@ -1,0 +1,112 @@
+"""Arguments and options that several commands take, and how their values are read."""
+
+# ruff: noqa: PLC0415 - what only a completion needs is imported there
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from .failures import Failure
+
+__all__ = [
+    "complete_queue",
+    "complete_schedule",
+    "complete_topic",
+    "confirm",
+    "duration",
+    "list_of",
+    "message_argument",
+    "priority",
+    "queue_argument",
+    "topic_argument",
+    "yes_option",
+]
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])\s*")
+PRIORITIES = ("urgent", "high", "normal", "low")
+
+
+def duration(value: str) -> float:
+    """Seconds, or a number with a unit: 500ms, 90, 90s, 5m, 2h, 1d; also several: 1h30m."""
+    text = value.strip().lower()
+    parts = PART.findall(text)
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        seconds = float(text)
+    elif parts and not PART.sub("", text):
+        seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
+    else:
+        raise click.BadParameter(f"{value!r} is no length of time: write 30, 500ms, 30s, 5m, 2h or 1d")
+    return int(seconds) if seconds == int(seconds) else seconds
+
+
+def priority(value: str) -> int:
+    """0 to 3, or its name."""
+    if value.lower() in PRIORITIES:
+        return PRIORITIES.index(value.lower())
+    if re.fullmatch(r"[0-3]", value):
+        return int(value)
+    raise click.BadParameter(f"{value!r} is no priority: 0 to 3, or {', '.join(PRIORITIES)}")
+
+
+def list_of(each: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Values with commas between them."""
+
+    def convert(value: str) -> list[Any]:
+        try:
+            return [each(part.strip()) for part in value.split(",")]
+        except ValueError:
+            raise click.BadParameter(f"{value!r} is no list of numbers: write 40,30,20,10") from None
+
+    return convert
+
+
+def queue_argument(command: Command) -> Command:
+    return click.argument("queue_name", metavar="QUEUE", shell_complete=complete_queue)(command)
+
+
+def topic_argument(command: Command) -> Command:
+    return click.argument("topic_name", metavar="TOPIC", shell_complete=complete_topic)(command)
+
+
+def message_argument(command: Command) -> Command:
+    return click.argument("message_id", metavar="ID", type=click.IntRange(1))(command)
+
+
+def yes_option(command: Command) -> Command:
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed. Where nobody can answer, --yes has to be given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody is there to ask: give --yes.")
+    if not click.confirm(question, err=True):
+        raise Failure("nothing was done")
+
+
+def complete_queue(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from .completion import queue_names
+
+    return queue_names(ctx, incomplete)
+
+
+def complete_schedule(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from .completion import schedule_names
+
+    return schedule_names(ctx, incomplete)
+
+
+def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from .completion import topic_names
+
+    return topic_names(ctx, incomplete)

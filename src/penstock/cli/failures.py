@@ -1,0 +1,63 @@
+"""How a command ends when it cannot do what it was told: one line on stderr, and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from penstock.errors import InvalidArgument, NotFound, PenstockError, from_database
+
+__all__ = ["FAILED", "INTERRUPTED", "NOTHING_THERE", "NOT_FOUND", "USAGE", "Failure", "as_failure"]
+
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+NOTHING_THERE = 4
+INTERRUPTED = 130
+
+
+class Failure(click.ClickException):
+    """A line for the user. Without one nothing is printed: the exit code says it."""
+
+    def __init__(self, message: str = "", exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc] # a click that is newer has it on the class only
+
+    def show(self, file: Any = None) -> None:
+        if self.message:
+            super().show(file)
+
+
+def as_failure(exc: BaseException) -> Failure | None:
+    """What a user is told of an exception; None for one that is a fault of ours."""
+    if isinstance(exc, KeyboardInterrupt | click.Abort):
+        return Failure(exit_code=INTERRUPTED)
+    if isinstance(exc, PenstockError):
+        return Failure(_line(exc), _exit_code(exc))
+    if isinstance(exc, _of("psycopg", "Error")):
+        ours = from_database(exc)
+        return Failure(_line(exc)) if ours is None else Failure(_line(ours), _exit_code(ours))
+    if isinstance(exc, _of("penstock.embedded", "EmbeddedError")):
+        return Failure(_line(exc))
+    return None
+
+
+def _exit_code(exc: PenstockError) -> int:
+    if isinstance(exc, NotFound):
+        return NOT_FOUND
+    return USAGE if isinstance(exc, InvalidArgument) else FAILED
+
+
+def _of(module: str, name: str) -> Any:
+    """A class of a module, if anybody has imported that: else nothing can be of it."""
+    return getattr(sys.modules.get(module), name, ())
+
+
+def _line(exc: BaseException) -> str:
+    diagnostic = getattr(exc, "diag", None)
+    hint = getattr(exc, "hint", None) or getattr(diagnostic, "message_hint", None)
+    text = getattr(diagnostic, "message_primary", None) or str(exc)
+    line = (text.splitlines() or [type(exc).__name__])[0]
+    return f"{line} ({hint})" if hint else line

@@ -1,0 +1,170 @@
+"""What a command prints: data to stdout, as a table or as JSON, and everything else to stderr."""
+
+# ruff: noqa: PLC0415 - rich is imported where there is a terminal to print to
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import click
+
+__all__ = ["Output", "age", "as_json", "count", "facts", "moment"]
+
+MISSING = "-"
+UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+class Output:
+    """Where a command writes to, for a person or, with --json, for a program."""
+
+    def __init__(self, *, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    # Data
+
+    def table(self, headings: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
+        """Rows with headings; numbers to the right. empty: what is told where there are none."""
+        rows = list(rows)
+        if not rows:
+            self.note(empty)
+            return
+        cells = [[_text(cell) for cell in row] for row in rows]
+        numeric = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
+        if sys.stdout.isatty():
+            _print_rich_table(headings, cells, numeric)
+        else:
+            _print_plain_table([list(headings), *cells], numeric)
+
+    def record(self, pairs: Mapping[str, Any]) -> None:
+        """The fields of one thing, a line each."""
+        width = max(map(len, pairs), default=0)
+        for name, value in pairs.items():
+            lines = _text(value).splitlines() or [""]
+            self.line(f"{name.ljust(width)}  {lines[0]}")
+            for line in lines[1:]:
+                self.line(f"{'':{width}}  {line}")
+
+    def json(self, value: Any) -> None:
+        """One value as one line of JSON."""
+        self.line(as_json(value))
+
+    def line(self, text: Any) -> None:
+        click.echo(text)
+
+    # Everything else
+
+    def done(self, text: str, **facts: Any) -> None:
+        """What was done: a sentence for a person, facts for a program."""
+        if self.as_json:
+            self.json(facts)
+        else:
+            self.note(text)
+
+    def note(self, text: str) -> None:
+        """A sentence that is no data."""
+        if text:
+            click.echo(text, err=True)
+
+
+def as_json(value: Any) -> str:
+    import msgspec
+
+    text: str = msgspec.json.encode(value).decode()
+    return text
+
+
+def facts(thing: Any) -> dict[str, Any]:
+    """A row of the API for JSON: its fields; a payload of bytes becomes `body`, in base64."""
+    found = {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+    payload = found.get("payload")
+    if isinstance(payload, bytes | bytearray | memoryview):
+        found["payload"], found["body"] = None, base64.b64encode(payload).decode()
+    return found
+
+
+# How values read
+
+
+def moment(at: datetime | None) -> str:
+    return MISSING if at is None else at.isoformat(sep=" ", timespec="seconds")
+
+
+def age(seconds: float | timedelta | None) -> str:
+    """A length of time in two units at most: 850 ms, 12 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
+    if seconds is None:
+        return MISSING
+    left = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+    if abs(left) < 1:
+        return f"{left * 1000:.0f} ms"
+    whole = math.floor(abs(left))
+    sign = "-" if left < 0 else ""
+    for (unit, size), (smaller, smaller_size) in pairwise(UNITS):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{sign}{whole} s"
+
+
+def count(number: int, thing: str, things: str | None = None) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def _text(value: Any) -> str:  # noqa: PLR0911 - a line a type
+    if value is None or value == "":
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value):,} bytes"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value)) or MISSING
+    if isinstance(value, dict):
+        return as_json(value) if value else MISSING
+    return str(value)
+
+
+def _print_plain_table(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
+    flat = [[_printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
+    for row in flat:
+        cells = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        click.echo("  ".join(cells).rstrip())
+
+
+def _print_rich_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], numeric: Sequence[bool]
+) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for heading, right in zip(headings, numeric, strict=True):
+        table.add_column(heading, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_printable(cell)) for cell in row))
+    Console().print(table)
+
+
+def _printable(text: str) -> str:
+    """On one line, and without what would steer a terminal."""
+    return "".join(c if c.isprintable() else " " if c in "\t\n\r" else UNPRINTABLE for c in text)
+
+
+def _is_number(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))

@@ -1,0 +1,129 @@
+"""The commands for periodic tasks: schedule list, run, pause, resume, delete."""
+
+# ruff: noqa: PLC0415 - what computes times is imported by the commands that need it
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arguments import complete_schedule, confirm, yes_option
+from .connection import Session, with_session
+from .failures import NOT_FOUND, Failure
+from .output import as_json, facts
+
+if TYPE_CHECKING:
+    from penstock._sync.api import Api
+    from penstock.models import ListedSchedule
+
+__all__ = ["schedule"]
+
+HEADINGS = ("NAME", "TIMES", "QUEUE", "NEXT", "LAST", "STATE")
+
+
+def name_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("name", shell_complete=complete_schedule)(command)
+
+
+@click.group()
+def schedule() -> None:
+    """List, run, pause and resume periodic tasks."""
+
+
+@schedule.command("list")
+@with_session
+def list_(session: Session) -> None:
+    """List periodic tasks: when each is due, when it was last, whether it is paused."""
+    with session.connect() as queue:
+        found, now = queue.list_schedules(), queue.clock()
+    if session.as_json:
+        session.output.json([_facts(each) for each in found])
+        return
+    session.output.table(
+        HEADINGS,
+        [_row(each, now) for each in found],
+        empty="There are no periodic tasks: a worker enters those of its app when it starts.",
+    )
+
+
+@schedule.command()
+@name_argument
+@with_session
+def run(session: Session, name: str) -> None:
+    """Enqueue a periodic task now, paused or not; prints the id of its message."""
+    with session.connect() as queue:
+        _find(queue, name)
+        message_id = queue.run_schedule(name)
+    if session.as_json:
+        session.output.json({"name": name, "message_id": message_id})
+    else:
+        session.output.line(message_id)
+
+
+@schedule.command()
+@name_argument
+@with_session
+def pause(session: Session, name: str) -> None:
+    """Let the times of a periodic task go by."""
+    with session.connect() as queue:
+        _find(queue, name)
+        queue.pause_schedule(name)
+    session.output.done(f"{name}: paused", name=name, paused=True)
+
+
+@schedule.command()
+@name_argument
+@with_session
+def resume(session: Session, name: str) -> None:
+    """Let a paused periodic task go on, at its next time from now."""
+    from penstock.tasks.periodic import times_of
+
+    with session.connect() as queue:
+        found, now, later = _find(queue, name), queue.clock(), None
+        times = times_of(found.definition)
+        # Times that went by in the pause with no worker there are not to be made up for.
+        if found.paused_at and found.next_at <= now and times is not None:
+            later = times.next_after(now)
+        queue.resume_schedule(name, later)
+    session.output.done(f"{name}: goes on", name=name, paused=False)
+
+
+@schedule.command()
+@name_argument
+@yes_option
+@with_session
+def delete(session: Session, name: str, yes: bool) -> None:
+    """Forget a periodic task that no app has any more; a worker that has it enters it again."""
+    with session.connect() as queue:
+        _find(queue, name)
+        confirm(f"Delete schedule {name}?", yes=yes)
+        deleted = queue.delete_schedule(name)
+    session.output.done(f"{name}: deleted", name=name, deleted=deleted)
+
+
+def _find(queue: Api, name: str) -> ListedSchedule:
+    for found in queue.list_schedules():
+        if found.name == name:
+            return found
+    raise Failure(f'schedule "{name}" does not exist', NOT_FOUND)
+
+
+def _facts(found: ListedSchedule) -> dict[str, Any]:
+    return {"task": (found.headers or {}).get("task"), **facts(found)}
+
+
+def _row(found: ListedSchedule, now: datetime) -> tuple[Any, ...]:
+    from penstock.tasks.periodic import GRACE, times_of
+
+    times = times_of(found.definition)
+    if found.paused_at is not None:
+        state = "paused"
+    elif found.next_at + GRACE < now:
+        state = "overdue: no worker has it"
+    else:
+        state = "active"
+    shown = as_json(found.definition) if times is None else str(times)
+    return (found.name, shown, found.queue_name, found.next_at, found.last_tick, state)
