@@ -84,7 +84,7 @@ SIGNATURES = {
         max_active, min_active, priority_shares, tenant_max_active, notify)""",
     ),
     "get_queue_statistics": (
-        "queue_name text = NULL, breakdown text = NULL, top int4 = 10",
+        "queue_name text = NULL, breakdown text = NULL, top int4 = 10, completed_since timestamptz = NULL",
         """setof (queue_name, pending_count, processing_count, completed_count, total_count,
         delayed_count, dead_count, oldest_pending_seconds, waiting_count, priority, tenant)""",
     ),

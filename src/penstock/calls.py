@@ -455,7 +455,10 @@ def purge_dlq(queue_name: str | None) -> Call[int]:
 
 
 def get_queue_statistics(
-    queue_name: str | None, breakdown: Breakdown | None, top: int | None
+    queue_name: str | None,
+    breakdown: Breakdown | None,
+    top: int | None,
+    completed_since: datetime | None = None,
 ) -> Call[list[QueueStatistics]]:
     return call(
         "get_queue_statistics",
@@ -464,6 +467,7 @@ def get_queue_statistics(
         queue_name=queue_name,
         breakdown=breakdown,
         top=top,
+        completed_since=moment("completed_since", completed_since),
     )
 
 

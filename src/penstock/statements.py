@@ -57,6 +57,7 @@ TYPES = {
     "callback_headers": "jsonb",
     "callback_payload": "jsonb",
     "callback_queue": "text",
+    "completed_since": "timestamptz",
     "concurrency": "integer",
     "consumer_token": "text",
     "dedup_key": "text",

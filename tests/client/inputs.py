@@ -150,7 +150,10 @@ METHODS: dict[str, dict[str, Kind]] = {
     "requeue_dlq_messages": {"queue_name": TEXT, "message_ids": BIGINTS},
     "add_retries": {"queue_name": TEXT, "attempts": INTEGER, "headers": HEADERS},
     "purge_dlq": {"queue_name": TEXT},
-    "get_queue_statistics": {"queue_name": TEXT, "breakdown": TEXT, "top": INTEGER},
+    "get_queue_statistics": {
+        **{"queue_name": TEXT, "breakdown": TEXT, "top": INTEGER},
+        "completed_since": MOMENT,
+    },
     "list_messages": {"queue_name": TEXT, "state": TEXT, **PAGES},
     "get_message": ONE,
     "explain_delivery": ONE,

@@ -192,6 +192,7 @@ async def _look(api: AsyncApi, ids: list[int]) -> None:
     page = await api.list_messages("mail", state="ready", page_size=1)
     await api.list_messages("mail", state="ready", page_size=2, after=page[0].cursor)
     await api.get_queue_statistics()
+    await api.get_queue_statistics("mail", completed_since=await api.clock())
 
 
 async def _dead_letters(api: AsyncApi) -> None:

@@ -386,3 +386,53 @@ def test_a_breakdown_is_for_viewers_and_only_reads(
 )
 def test_bad_input(house: Engine, bad: Bad) -> None:
     bad.check(house)
+
+
+def test_what_was_completed_since(engine: Engine, clock: Clock) -> None:
+    for name in ("a", "b", "c"):
+        engine.queue(name)
+        engine.send_many(name, [1] * 5)
+    for _ in range(3):
+        engine.ack(engine.take("a"))
+    clock.advance(10)
+    since = engine.now()
+    clock.advance(1)
+    for name in ("a", "b", "b"):
+        engine.ack(engine.take(name))
+    counted = {row.queue_name: row for row in engine.rows("get_queue_statistics", completed_since=since)}
+    assert {name: row.completed_count for name, row in counted.items()} == {"a": 1, "b": 2, "c": 0}
+    assert (counted["a"].total_count, counted["a"].pending_count) == (2, 1)
+    (alone,) = engine.rows("get_queue_statistics", "a", completed_since=since)
+    assert (alone.completed_count, alone.total_count) == (1, 2)
+    assert engine.statistics("a").completed_count == 4
+
+
+def test_a_long_history_is_not_looked_through_for_what_was_completed_since(connect: Connect) -> None:
+    sql = connect()
+    engine = Engine(sql)
+    engine.queue("q")
+    engine.send("q")
+    sql.execute(
+        """insert into penstock.done
+            (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token)
+        select q.id, n, 2, 1, t.t, t.t, t.t, '', 'x'
+        from penstock.queues q, generate_series(1, 100000) n,
+            lateral (select penstock.clock() - (100000 - n) * interval '5 ms' as t) t
+        order by n"""
+    )
+    sql.execute("vacuum penstock.done")
+    engine.ack(engine.take("q"))
+    (since,) = engine.query(
+        "select max(completed_at) - interval '0.999 s' from penstock.done where token = 'x'"
+    )
+    statement = (
+        "explain (analyze, buffers, format json) "
+        "select * from penstock.get_queue_statistics(completed_since => %s)"
+    )
+    blocks = []
+    for _ in range(2):  # the first one reads the catalog
+        ((plans,),) = sql.execute(statement, [since]).fetchall()
+        blocks.append(sum(plans[0]["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read")))
+    assert blocks[1] < 400, "of some 1,500"
+    (counted,) = engine.rows("get_queue_statistics", completed_since=since)
+    assert counted.completed_count == 201

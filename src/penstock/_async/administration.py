@@ -184,9 +184,13 @@ class AsyncAdministration(AsyncCarrier):
         *,
         breakdown: Breakdown | None = None,
         top: int | None = None,
+        completed_since: datetime | None = None,
     ) -> list[QueueStatistics]:
-        """How many messages are where, of a queue or each; by priority or tenant with a breakdown."""
-        return await self._run(calls.get_queue_statistics(queue_name, breakdown, top))
+        """How many messages are where, of a queue or each; by priority or tenant with a breakdown.
+
+        completed_since: count as completed what was completed after that, not the whole history.
+        """
+        return await self._run(calls.get_queue_statistics(queue_name, breakdown, top, completed_since))
 
     async def list_messages(
         self,

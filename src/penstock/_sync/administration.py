@@ -185,9 +185,13 @@ class Administration(Carrier):
         *,
         breakdown: Breakdown | None = None,
         top: int | None = None,
+        completed_since: datetime | None = None,
     ) -> list[QueueStatistics]:
-        """How many messages are where, of a queue or each; by priority or tenant with a breakdown."""
-        return self._run(calls.get_queue_statistics(queue_name, breakdown, top))
+        """How many messages are where, of a queue or each; by priority or tenant with a breakdown.
+
+        completed_since: count as completed what was completed after that, not the whole history.
+        """
+        return self._run(calls.get_queue_statistics(queue_name, breakdown, top, completed_since))
 
     def list_messages(
         self,

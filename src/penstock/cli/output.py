@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-__all__ = ["Output", "age", "as_json", "count", "facts", "moment"]
+__all__ = ["Output", "age", "as_json", "count", "facts", "moment", "printable"]
 
 MISSING = "-"
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
@@ -135,7 +135,7 @@ def _text(value: Any) -> str:  # noqa: PLR0911 - a line a type
 
 
 def _print_plain_table(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
-    flat = [[_printable(cell) for cell in row] for row in rows]
+    flat = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
     for row in flat:
         cells = (
@@ -157,11 +157,11 @@ def _print_rich_table(
     for heading, right in zip(headings, numeric, strict=True):
         table.add_column(heading, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_printable(cell)) for cell in row))
+        table.add_row(*(Text(printable(cell)) for cell in row))
     Console().print(table)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """On one line, and without what would steer a terminal."""
     return "".join(c if c.isprintable() else " " if c in "\t\n\r" else UNPRINTABLE for c in text)
 

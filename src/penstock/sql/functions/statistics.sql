@@ -1,7 +1,7 @@
 -- Statistics: how many messages are where, of a queue, a priority or a tenant.
 
 -- Counts begin where the living do: at the floor in ready and waiting, at the last sweep in active and scheduled.
-create or replace function penstock._statistics(queue_id int, queue_name text, at timestamptz) returns penstock.queue_statistics
+create or replace function penstock._statistics(queue_id int, queue_name text, at timestamptz, completed bigint) returns penstock.queue_statistics
 language plpgsql stable
 as $$
 #variable_conflict use_variable
@@ -46,7 +46,10 @@ begin
     oldest := least(oldest, first);
     select count(*) into counted.processing_count
     from penstock.active a where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since;
-    select count(*) into counted.completed_count from penstock.done d where d.queue_id = queue_id;
+    if completed is null then
+        select count(*) into completed from penstock.done d where d.queue_id = queue_id;
+    end if;
+    counted.completed_count := completed;
     select count(*) into counted.dead_count from penstock.dead d where d.queue_id = queue_id;
     counted.queue_name := queue_name;
     counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
@@ -57,7 +60,19 @@ begin
     return counted;
 end
 $$;
-comment on function penstock._statistics(int, text, timestamptz) is 'The statistics of one queue.';
+comment on function penstock._statistics(int, text, timestamptz, bigint) is
+    'The statistics of one queue; how many are completed is counted where it is not given.';
+
+-- For all queues at once: by time they are a few pages, by queue they would be its whole history.
+create or replace function penstock._completed_since(since timestamptz) returns jsonb
+language sql stable
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = on set jit = off
+as $$
+    select coalesce(jsonb_object_agg(c.queue_id, c.n), '{}')
+    from (select d.queue_id, count(*) as n from penstock.done d where d.completed_at > since group by d.queue_id) c
+$$;
+comment on function penstock._completed_since(timestamptz) is 'How many messages were completed after a moment, by the id of their queue.';
 
 create or replace function penstock._statistics_by_priority(queue_id int, queue_name text, at timestamptz) returns setof penstock.queue_statistics
 language plpgsql stable
@@ -377,7 +392,12 @@ end
 $$;
 comment on function penstock._statistics_by_tenant(int, text, timestamptz, int) is 'The statistics of one queue, a row for each of the tenants with the most pending messages.';
 
-create or replace function penstock.get_queue_statistics(queue_name text default null, breakdown text default null, top int default 10) returns setof penstock.queue_statistics
+create or replace function penstock.get_queue_statistics(
+    queue_name text default null,
+    breakdown text default null,
+    top int default 10,
+    completed_since timestamptz default null
+) returns setof penstock.queue_statistics
 language plpgsql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
@@ -388,6 +408,7 @@ declare
     at timestamptz := penstock.clock();
     only_id int;
     queue record;
+    completed jsonb;
 begin
     if breakdown not in ('priority', 'tenant') then
         perform penstock._invalid(format('breakdown must be priority or tenant, not "%s"', breakdown), 'null gives one row for each queue.');
@@ -396,12 +417,18 @@ begin
     if queue_name is not null then
         only_id := penstock._queue_id(queue_name);
     end if;
+    if completed_since is not null and breakdown is null then
+        completed := penstock._completed_since(completed_since);
+    end if;
     for queue in
         select only_id as id, queue_name as name where queue_name is not null
         union all (select q.id, q.name from penstock.queues q where queue_name is null order by q.name)
     loop
         if breakdown is null then
-            return next penstock._statistics(queue.id, queue.name, at);
+            return next penstock._statistics(
+                queue.id, queue.name, at,
+                case when completed is not null then coalesce((completed ->> queue.id::text)::bigint, 0) end
+            );
         elsif breakdown = 'priority' then
             return query select s.* from penstock._statistics_by_priority(queue.id, queue.name, at) s;
         else
@@ -410,5 +437,5 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.get_queue_statistics(text, text, int) is
-    'How many messages of a queue, or of each, are pending (ready, waiting for a place of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. What is exact in it: what is ready of a priority, up to 10,000, a number that means so many or more; what is ready of a tenant in each priority, and what waits of it, up to 1,000 each, beyond which it is estimated, the one by ranks, the other from a sample of 2,000; what is delayed and processing, and by priority what waits, among the 100,000 that come first. Those tenants are found that have the most in one of the priorities; where thousands wait, one with few in each may be missing.';
+comment on function penstock.get_queue_statistics(text, text, int, timestamptz) is
+    'How many messages of a queue, or of each, are pending (ready, waiting for a place of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. With completed_since, completed is what was completed after that moment and is kept, which costs little however long the history: asked for every few seconds, with the time of the last answer, it gives rates. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. What is exact in it: what is ready of a priority, up to 10,000, a number that means so many or more; what is ready of a tenant in each priority, and what waits of it, up to 1,000 each, beyond which it is estimated, the one by ranks, the other from a sample of 2,000; what is delayed and processing, and by priority what waits, among the 100,000 that come first. Those tenants are found that have the most in one of the priorities; where thousands wait, one with few in each may be missing.';

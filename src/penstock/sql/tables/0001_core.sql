@@ -270,6 +270,8 @@ create table penstock.done (
     result jsonb
 ) partition by range (completed_at);
 create index done_key on penstock.done (queue_id, id);
+-- Rows come in the order of this: what was completed lately is found in a few pages, at hardly any cost to an ack.
+create index done_completed on penstock.done using brin (completed_at) with (pages_per_range = 32, autosummarize = on);
 create table penstock.done_default partition of penstock.done default;
 comment on table penstock.done is 'Completed messages, by day, kept for retain_completed_seconds.';
 
