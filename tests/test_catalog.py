@@ -131,7 +131,7 @@ SIGNATURES = {
     ),
     "pulse": ("token text, vt_seconds int4, queue_names text[] = NULL", "int8"),
     "list_dlq_messages": (
-        "queue_name text = NULL, page_size int4 = NULL, after text = NULL",
+        "queue_name text = NULL, page_size int4 = NULL, after text = NULL, newest_first bool = false",
         """setof (queue_name, message_id, payload, body, delivery_attempts, reason, last_error, errors,
         moved_at, priority, tenant, headers, published_at, cursor)""",
     ),

@@ -417,7 +417,7 @@ def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] |
 
 
 def list_dlq_messages(
-    queue_name: str | None, page_size: int | None, after: str | None
+    queue_name: str | None, page_size: int | None, after: str | None, newest_first: bool = False
 ) -> Call[list[DeadLetter]]:
     return call(
         "list_dlq_messages",
@@ -426,6 +426,7 @@ def list_dlq_messages(
         queue_name=queue_name,
         page_size=page_size,
         after=after,
+        newest_first=None if newest_first is False else newest_first,
     )
 
 
@@ -744,6 +745,8 @@ SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
 SET_WARNINGS = "set client_min_messages = warning"
 SET_ASYNCHRONOUS = "set synchronous_commit = off"
 PROBE = "select 1"
+# Writes a few bytes of WAL, and nothing else: what is left is the wait for the disk.
+SMALLEST_COMMIT = "select pg_catalog.pg_logical_emit_message(true, 'penstock', '')"
 
 
 def session() -> Call[Session]:

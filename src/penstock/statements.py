@@ -87,6 +87,7 @@ TYPES = {
     "min_active": "integer",
     "missed": "text",
     "name": "text",
+    "newest_first": "boolean",
     "next_at": "timestamptz",
     "notify": "boolean",
     "page_size": "integer",

@@ -146,7 +146,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "extend": {"message": MESSAGE, "extension": DURATION},
     "extend_many": {"messages": MESSAGES, "extension": DURATION},
     "pulse": {"token": TEXT, "visibility_timeout": DURATION, "queue_names": TEXTS},
-    "list_dlq_messages": {"queue_name": TEXT, **PAGES},
+    "list_dlq_messages": {"queue_name": TEXT, **PAGES, "newest_first": BOOLEAN},
     "requeue_dlq_messages": {"queue_name": TEXT, "message_ids": BIGINTS},
     "add_retries": {"queue_name": TEXT, "attempts": INTEGER, "headers": HEADERS},
     "purge_dlq": {"queue_name": TEXT},

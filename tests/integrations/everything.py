@@ -203,6 +203,8 @@ async def _dead_letters(api: AsyncApi) -> None:
     page = await api.list_dlq_messages("temporary", page_size=1)
     await api.list_dlq_messages("temporary", after=page[0].cursor)
     await api.list_dlq_messages()
+    page = await api.list_dlq_messages(page_size=1, newest_first=True)
+    await api.list_dlq_messages("temporary", after=page[0].cursor, newest_first=True)
     await api.requeue_dlq_messages("temporary", [page[0].message_id])
     await api.requeue_dlq_messages("temporary")
     again = await api.consume_batch("temporary", token=UNDERTAKER)

@@ -335,9 +335,48 @@ def test_named_letters_that_are_not_dead_stay_where_they_are(house: Engine) -> N
                 "1:2:3",
                 "99999999999:1",
                 "1:9223372036854775808",
+                "newest 1 2 3",
             )
+        ),
+        *(
+            expect("PN004", "after", cursor).of("list_dlq_messages", after=cursor, newest_first=True)
+            for cursor in ("1:2", "newest", "newest 1 2", "newest 9999999999999999999 1 1", "newest a 1 1")
         ),
     ],
 )
 def test_bad_input(house: Engine, bad: Bad) -> None:
     bad.check(house)
+
+
+def test_those_that_died_last_come_first(engine: Engine, clock: Clock) -> None:
+    engine.topic("t", "a", "b")
+    ids = [engine.publish("t") for _ in range(4)]
+    for queue, number in (("a", 2), ("b", 2), ("b", 0), ("a", 1), ("a", 3), ("b", 3)):
+        message = next(row for row in engine.take_many(queue, 4) if row.message_id == ids[number])
+        engine.reject(message, error=f"{queue}{number}")
+        clock.advance(60)
+    newest = ["b3", "a3", "a1", "b0", "b2", "a2"]
+    assert [row.last_error for row in engine.rows("list_dlq_messages", newest_first=True)] == newest
+    of_a = engine.rows("list_dlq_messages", "a", newest_first=True)
+    assert [row.last_error for row in of_a] == ["a3", "a1", "a2"]
+    pages, after = list[str](), None
+    while rows := engine.rows("list_dlq_messages", page_size=2, after=after, newest_first=True):
+        pages += [row.last_error for row in rows]
+        after = rows[-1].cursor
+    assert pages == newest
+
+
+def test_pages_of_those_that_died_at_once(engine: Engine) -> None:
+    """A message that dies in two queues at the same moment is on a page each time."""
+    engine.topic("t", "a", "b")
+    for _ in range(3):
+        engine.publish("t")
+    for queue in ("a", "b"):
+        for message in engine.take_many(queue, 3):
+            engine.reject(message)
+    engine.query("update penstock.dead set moved_at = '2030-01-01' returning id")
+    seen, after = list[tuple[str, int]](), None
+    while rows := engine.rows("list_dlq_messages", page_size=1, after=after, newest_first=True):
+        seen += [(row.queue_name, row.message_id) for row in rows]
+        after = rows[-1].cursor
+    assert len(seen) == len(set(seen)) == 6

@@ -157,10 +157,18 @@ class Administration(Carrier):
     # Dead letters
 
     def list_dlq_messages(
-        self, queue_name: str | None = None, *, page_size: int | None = None, after: str | None = None
+        self,
+        queue_name: str | None = None,
+        *,
+        page_size: int | None = None,
+        after: str | None = None,
+        newest_first: bool = False,
     ) -> list[DeadLetter]:
-        """Dead letters of a queue, or of all. For the next page give the cursor of the last one as after."""
-        return self._run(calls.list_dlq_messages(queue_name, page_size, after))
+        """Dead letters of a queue, or of all. For the next page give the cursor of the last one as after.
+
+        newest_first: those that died last first, else by queue and id.
+        """
+        return self._run(calls.list_dlq_messages(queue_name, page_size, after, newest_first))
 
     def requeue_dlq_messages(self, queue_name: str, message_ids: Sequence[int] | None = None) -> int:
         """Bring dead letters back, all or those given, with their attempts at 0. Returns how many."""

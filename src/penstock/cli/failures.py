@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from penstock.errors import InvalidArgument, NotFound, PenstockError, from_database
+from penstock.errors import (
+    InvalidArgument,
+    NotFound,
+    PenstockError,
+    QueueNotFound,
+    TopicNotFound,
+    from_database,
+)
 
 __all__ = ["FAILED", "INTERRUPTED", "NOTHING_THERE", "NOT_FOUND", "USAGE", "Failure", "as_failure"]
 
@@ -16,6 +23,9 @@ USAGE = 2
 NOT_FOUND = 3
 NOTHING_THERE = 4
 INTERRUPTED = 130
+
+# The hints of the schema speak of its functions.
+LISTS = {QueueNotFound: "penstock queue list", TopicNotFound: "penstock topic list"}
 
 
 class Failure(click.ClickException):
@@ -58,6 +68,9 @@ def _of(module: str, name: str) -> Any:
 def _line(exc: BaseException) -> str:
     diagnostic = getattr(exc, "diag", None)
     hint = getattr(exc, "hint", None) or getattr(diagnostic, "message_hint", None)
+    for cls, command in LISTS.items():
+        if isinstance(exc, cls):
+            hint = f"{command} shows those that do"
     text = getattr(diagnostic, "message_primary", None) or str(exc)
     line = (text.splitlines() or [type(exc).__name__])[0]
     return f"{line} ({hint})" if hint else line

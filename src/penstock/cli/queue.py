@@ -80,9 +80,18 @@ def list_(session: Session) -> None:
     """List queues, with what is in them."""
     with session.connect() as client:
         found = client.list_queues()
-        counts = {each.queue_name: each for each in client.get_queue_statistics()}
+        # Not the whole history: that may be long, and is what `penstock stats` counts.
+        found_counts = client.get_queue_statistics(completed_since=client.clock())
+        counts = {each.queue_name: each for each in found_counts}
     if session.as_json:
-        session.output.json([_facts(each, counts.get(each.name)) for each in found])
+        listed = [_facts(each, counts.get(each.name)) for each in found]
+        for each in listed:
+            each["statistics"] = {
+                name: value
+                for name, value in each["statistics"].items()
+                if name not in {"completed_count", "total_count"}
+            }
+        session.output.json(listed)
         return
     session.output.table(
         HEADINGS,

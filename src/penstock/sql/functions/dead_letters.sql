@@ -1,6 +1,24 @@
 -- Dead letters: look at them, bring them back, remove them.
 
-create or replace function penstock.list_dlq_messages(queue_name text default null, page_size int default null, after text default null) returns setof penstock.dead_letter
+create or replace function penstock._dead_letter(d penstock.dead, queue_name text, cursor text) returns penstock.dead_letter
+language sql stable
+as $$
+    select
+        queue_name, d.id,
+        case when d.large then p.payload else d.payload end, case when d.large then p.body else d.body end,
+        d.attempts, d.reason, d.last_error, coalesce(d.errors, '[]'), d.moved_at, d.priority::int, nullif(d.tenant, ''), d.headers, d.published_at,
+        cursor
+    from (select) one
+    left join penstock.payloads p on d.large and p.id = d.id
+$$;
+comment on function penstock._dead_letter(penstock.dead, text, text) is 'A dead letter as it is listed, with the payload that may lie elsewhere.';
+
+create or replace function penstock.list_dlq_messages(
+    queue_name text default null,
+    page_size int default null,
+    after text default null,
+    newest_first boolean default false
+) returns setof penstock.dead_letter
 language plpgsql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
@@ -9,13 +27,21 @@ declare
     only_queue int;
     after_queue int := 0;
     after_id bigint := 0;
+    before timestamptz := 'infinity';
 begin
+    newest_first := coalesce(newest_first, false);
     if after is not null then
-        if after !~ '^[0-9]{1,9}:[0-9]{1,18}$' then
+        if after !~ (case when newest_first then '^newest [0-9]{1,18} [0-9]{1,18} [0-9]{1,9}$' else '^[0-9]{1,9}:[0-9]{1,18}$' end) then
             perform penstock._bad_cursor(after);
         end if;
-        after_queue := split_part(after, ':', 1);
-        after_id := split_part(after, ':', 2);
+        if newest_first then
+            before := timestamptz 'epoch' + split_part(after, ' ', 2)::bigint * interval '1 microsecond';
+            after_id := split_part(after, ' ', 3);
+            after_queue := split_part(after, ' ', 4);
+        else
+            after_queue := split_part(after, ':', 1);
+            after_id := split_part(after, ':', 2);
+        end if;
     end if;
     if queue_name is not null then
         only_queue := penstock._queue_id(queue_name);
@@ -23,22 +49,43 @@ begin
     if page_size is not null then
         perform penstock._check_range('page_size', page_size, 1, 100000);
     end if;
+    if newest_first then
+        -- A page of each queue, by the index that its dead letters are in by time: of these the newest.
+        return query
+        select l.*
+        from (
+            select q.name, n.d
+            from penstock.queues q
+            cross join lateral (
+                select d from penstock.dead d
+                where d.sweep_queue_id = q.id and d.moved_at <= before and (d.moved_at, d.id, d.queue_id) < (before, after_id, after_queue)
+                order by d.moved_at desc, d.id desc limit page_size
+            ) n
+            where only_queue is null or q.id = only_queue
+            order by (n.d).moved_at desc, (n.d).id desc, q.id desc
+            limit page_size
+        ) k
+        cross join lateral penstock._dead_letter(
+            k.d, k.name, format('newest %s %s %s', (extract(epoch from (k.d).moved_at) * 1000000)::bigint, (k.d).id, (k.d).queue_id)
+        ) l
+        order by (k.d).moved_at desc, (k.d).id desc, (k.d).queue_id desc;
+        return;
+    end if;
     return query
-    select
-        q.name, d.id,
-        case when d.large then p.payload else d.payload end, case when d.large then p.body else d.body end,
-        d.attempts, d.reason, d.last_error, coalesce(d.errors, '[]'), d.moved_at, d.priority::int, nullif(d.tenant, ''), d.headers, d.published_at,
-        d.queue_id || ':' || d.id
-    from penstock.dead d
-    join penstock.queues q on q.id = d.queue_id
-    left join penstock.payloads p on d.large and p.id = d.id
-    where (d.queue_id, d.id) > (after_queue, after_id) and (only_queue is null or d.queue_id = only_queue)
-    order by d.queue_id, d.id
-    limit page_size;
+    select l.*
+    from (
+        select d, q.name from penstock.dead d
+        join penstock.queues q on q.id = d.queue_id
+        where (d.queue_id, d.id) > (after_queue, after_id) and (only_queue is null or d.queue_id = only_queue)
+        order by d.queue_id, d.id
+        limit page_size
+    ) k
+    cross join lateral penstock._dead_letter(k.d, k.name, (k.d).queue_id || ':' || (k.d).id) l
+    order by (k.d).queue_id, (k.d).id;
 end
 $$;
-comment on function penstock.list_dlq_messages(text, int, text) is
-    'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors. For the next page pass the cursor of the last row as after.';
+comment on function penstock.list_dlq_messages(text, int, text, boolean) is
+    'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors; by queue and id, or those that died last first. For the next page pass the cursor of the last row as after.';
 
 -- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting.
 create or replace function penstock._revive(queue_id int, ids bigint[], more_attempts int) returns bigint

@@ -1,0 +1,131 @@
+"""The commands for dead letters: dlq list, show, requeue, purge, add-retries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arguments import complete_queue, confirm, message_argument, queue_argument, yes_option
+from .connection import Session, with_session
+from .failures import NOT_FOUND, Failure
+from .message import shown_of
+from .output import count, facts
+
+if TYPE_CHECKING:
+    from penstock.models import DeadLetter
+
+__all__ = ["dlq"]
+
+HEADINGS = ("QUEUE", "ID", "DIED", "REASON", "ATTEMPTS", "TENANT", "ERROR")
+LONGEST_ERROR = 100
+
+
+@click.group()
+def dlq() -> None:
+    """List, show, requeue and purge dead letters."""
+
+
+@dlq.command("list")
+@click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
+@click.option(
+    "--count", "-n", "most", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
+)
+@click.option("--after", metavar="CURSOR", help="Go on where a list ended.")
+@with_session
+def list_(session: Session, queue_name: str | None, most: int, after: str | None) -> None:
+    """List dead letters of a queue, or of all, those that died last first."""
+    with session.connect() as queue:
+        found = queue.list_dlq_messages(queue_name, page_size=most, after=after, newest_first=True)
+    if session.as_json:
+        session.output.json([facts(each) for each in found])
+        return
+    session.output.table(HEADINGS, map(_row, found), empty="There are no dead letters.")
+    if len(found) == most:
+        session.output.note(f"There may be more: --after {found[-1].cursor!r}")
+
+
+@dlq.command()
+@queue_argument
+@message_argument
+@with_session
+def show(session: Session, queue_name: str, message_id: int) -> None:
+    """Show a dead letter: its payload, and the errors of its attempts."""
+    with session.connect() as queue:
+        found = queue.get_message(queue_name, message_id)
+    if found is None or found.state != "dead":
+        state = "" if found is None else f": it is {found.state}"
+        raise Failure(f"there is no dead letter {message_id} in queue {queue_name}{state}", NOT_FOUND)
+    if session.as_json:
+        session.output.json(facts(found))
+    else:
+        session.output.record(shown_of(found))
+
+
+@dlq.command()
+@queue_argument
+@click.argument("message_ids", metavar="[ID]...", type=click.IntRange(1), nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All of the queue.")
+@with_session
+def requeue(session: Session, queue_name: str, message_ids: tuple[int, ...], everything: bool) -> None:
+    """Bring dead letters back, with their attempts at 0: those given, or --all."""
+    if everything == bool(message_ids):
+        raise click.UsageError("say which: their ids, or --all")
+    with session.connect() as queue:
+        requeued = queue.requeue_dlq_messages(queue_name, None if everything else list(message_ids))
+    missing = 0 if everything else len(set(message_ids)) - requeued
+    session.output.done(f"{count(requeued, 'message')} requeued", queue_name=queue_name, requeued=requeued)
+    if missing:
+        raise Failure(
+            f"{count(missing, 'id is', 'ids are')} not among the dead letters of queue {queue_name}",
+            NOT_FOUND,
+        )
+
+
+@dlq.command("add-retries")
+@queue_argument
+@click.argument("attempts", type=click.IntRange(1))
+@click.option("--task", help="Only messages of this task.")
+@with_session
+def add_retries(session: Session, queue_name: str, attempts: int, task: str | None) -> None:
+    """Bring back what had no attempts left or expired, with that many attempts more."""
+    with session.connect() as queue:
+        headers = None if task is None else {"task": task}
+        revived = queue.add_retries(queue_name, attempts, headers=headers)
+    session.output.done(f"{count(revived, 'message')} requeued", queue_name=queue_name, requeued=revived)
+
+
+@dlq.command()
+@click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
+@click.option("--all", "everything", is_flag=True, help="Of all queues.")
+@yes_option
+@with_session
+def purge(session: Session, queue_name: str | None, everything: bool, yes: bool) -> None:
+    """Delete the dead letters of a queue, or with --all of all."""
+    if everything == (queue_name is not None):
+        raise click.UsageError("say of which: QUEUE, or --all")
+    with session.connect() as queue:
+        there = sum(
+            each.dead_count or 0
+            for each in queue.get_queue_statistics(queue_name, completed_since=queue.clock())
+        )
+        if there:
+            whose = "all queues" if queue_name is None else f"queue {queue_name}"
+            confirm(f"Delete {count(there, 'dead letter')} of {whose}?", yes=yes)
+        purged = queue.purge_dlq(queue_name)
+    session.output.done(f"{count(purged, 'dead letter')} deleted", queue_name=queue_name, purged=purged)
+
+
+def _row(found: DeadLetter) -> tuple[Any, ...]:
+    error = next(iter((found.last_error or "").splitlines()), "")
+    if len(error) > LONGEST_ERROR:
+        error = error[: LONGEST_ERROR - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return (
+        found.queue_name,
+        found.message_id,
+        found.moved_at,
+        found.reason,
+        found.delivery_attempts,
+        found.tenant,
+        error,
+    )

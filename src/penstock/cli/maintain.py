@@ -1,0 +1,56 @@
+"""The command that does what is due now and then: maintain."""
+
+# ruff: noqa: PLC0415 - what waits is imported where somebody wants to
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .arguments import duration
+from .connection import Session, with_session
+from .output import facts
+
+if TYPE_CHECKING:
+    from penstock.models import MaintenanceResult
+
+__all__ = ["maintain"]
+
+
+@click.command()
+@click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
+@click.option(
+    "--interval",
+    type=duration,
+    metavar="DURATION",
+    default="1s",
+    show_default=True,
+    help="With --follow: between two calls.",
+)
+@with_session
+def maintain(session: Session, follow: bool, interval: float) -> None:
+    """Do what is due now and then: delayed messages, expired leases, retention, floors.
+
+    Workers, consumers and `penstock up` do this by themselves; from a cron job it is for queues that nobody
+    reads. Prints what was done, with --json a line for each.
+    """
+    from time import sleep
+
+    with session.connect() as queue:
+        done = queue.maintain()
+        _print(session, done)
+        if not done and not follow:
+            session.output.note("There was nothing to do.")
+        while follow:
+            sleep(interval)
+            _print(session, queue.maintain())
+
+
+def _print(session: Session, done: list[MaintenanceResult]) -> None:
+    for each in done:
+        if session.as_json:
+            session.output.json(facts(each))
+        else:
+            where = "" if each.queue_name is None else f" in {each.queue_name}"
+            session.output.line(f"{each.action}{where}: {each.affected}")

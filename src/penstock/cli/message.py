@@ -1,0 +1,147 @@
+"""The commands for single messages: message list, show, explain, cancel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arguments import message_argument, queue_argument
+from .connection import Session, with_session
+from .failures import FAILED, NOT_FOUND, Failure
+from .output import as_json, facts
+
+if TYPE_CHECKING:
+    from penstock._sync.api import Api
+    from penstock.models import ListedMessage, MessageDetails, State
+
+__all__ = ["message", "shown_of", "what"]
+
+HEADINGS = ("ID", "STATE", "PRIORITY", "TENANT", "ATTEMPTS", "PUBLISHED", "WHAT")
+STATES = ("active", "ready", "waiting", "scheduled", "dead", "done")
+
+
+@click.group()
+def message() -> None:
+    """List, show, explain and cancel messages."""
+
+
+@message.command("list")
+@queue_argument
+@click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
+@click.option(
+    "--count", "-n", "most", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
+)
+@click.option("--after", metavar="CURSOR", help="Go on where a list ended.")
+@with_session
+def list_(session: Session, queue_name: str, state: State | None, most: int, after: str | None) -> None:
+    """List messages of a queue, whatever their state: those that run first, then those that come next."""
+    with session.connect() as queue:
+        found = queue.list_messages(queue_name, state=state, page_size=most, after=after)
+    if session.as_json:
+        session.output.json(found)
+        return
+    session.output.table(
+        HEADINGS, map(_row, found), empty=f"There are no such messages in queue {queue_name}."
+    )
+    if len(found) == most:
+        session.output.note(f"There may be more: --after {found[-1].cursor!r}")
+
+
+@message.command()
+@queue_argument
+@message_argument
+@with_session
+def show(session: Session, queue_name: str, message_id: int) -> None:
+    """Show all that is known of a message: its state, its payload, its errors."""
+    with session.connect() as queue:
+        found = _find(queue, queue_name, message_id)
+    if session.as_json:
+        session.output.json(facts(found))
+    else:
+        session.output.record(shown_of(found))
+
+
+@message.command()
+@queue_argument
+@message_argument
+@with_session
+def explain(session: Session, queue_name: str, message_id: int) -> None:
+    """Say why a message is not running."""
+    with session.connect() as queue:
+        text = queue.explain_delivery(queue_name, message_id)
+        is_known = queue.get_message(queue_name, message_id) is not None
+    if session.as_json:
+        session.output.json({"queue_name": queue_name, "message_id": message_id, "explanation": text})
+    else:
+        session.output.line(text)
+    if not is_known:
+        raise Failure(exit_code=NOT_FOUND)
+
+
+@message.command()
+@queue_argument
+@message_argument
+@with_session
+def cancel(session: Session, queue_name: str, message_id: int) -> None:
+    """Take a message out of a queue before it is delivered."""
+    with session.connect() as queue:
+        if not queue.cancel_message(queue_name, message_id):
+            found = _find(queue, queue_name, message_id)
+            raise Failure(
+                f"message {message_id} does not wait in queue {queue_name}: it is {found.state}", FAILED
+            )
+    session.output.done(
+        f"message {message_id} cancelled", queue_name=queue_name, message_id=message_id, cancelled=True
+    )
+
+
+def _find(queue: Api, queue_name: str, message_id: int) -> MessageDetails:
+    found = queue.get_message(queue_name, message_id)
+    if found is None:
+        raise Failure(
+            f"there is no message {message_id} in queue {queue_name}, or it is not kept any more", NOT_FOUND
+        )
+    return found
+
+
+def _row(found: ListedMessage) -> tuple[Any, ...]:
+    return (
+        found.message_id,
+        found.state,
+        found.priority,
+        found.tenant,
+        found.delivery_attempts,
+        found.published_at,
+        what(found),
+    )
+
+
+def what(found: ListedMessage | MessageDetails) -> str:
+    """What the state of a message knows of it."""
+    if found.leased_until is not None:
+        return f"{found.consumer_token} has it until {_time(found.leased_until)}"
+    if found.moved_at is not None:
+        return f"{found.reason} at {_time(found.moved_at)}"
+    if found.completed_at is not None:
+        return f"done at {_time(found.completed_at)}"
+    return "" if found.due_at is None else f"due at {_time(found.due_at)}"
+
+
+def _time(at: Any) -> str:
+    return str(at.isoformat(sep=" ", timespec="seconds"))
+
+
+def shown_of(found: MessageDetails) -> dict[str, Any]:
+    """The fields that are set; errors with a line each, the payload last."""
+    fields = facts(found)
+    errors = [f"attempt {each.attempt}, {_time(each.at)}: {each.error or '-'}" for each in found.errors]
+    payload, body = fields.pop("payload"), fields.pop("body", None)
+    shown = {name: value for name, value in fields.items() if value not in (None, "", (), {})}
+    shown.pop("last_error", None)
+    if errors:
+        shown["errors"] = "\n".join(errors)
+    if found.result is not None:
+        shown["result"] = as_json(found.result)
+    shown["payload"] = found.payload if body is not None else as_json(payload)
+    return {name.replace("_", " "): value for name, value in shown.items()}

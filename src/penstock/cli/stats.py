@@ -1,0 +1,62 @@
+"""The command that counts messages: stats."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .arguments import PRIORITIES, complete_queue
+from .connection import Session, with_session
+from .output import age, facts
+
+if TYPE_CHECKING:
+    from penstock.models import Breakdown, QueueStatistics
+
+__all__ = ["stats"]
+
+HEADINGS = ("PENDING", "ACTIVE", "DELAYED", "WAITING", "DONE", "DEAD", "OLDEST")
+
+
+@click.command()
+@click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
+@click.option("--by", "breakdown", type=click.Choice(["priority", "tenant"]), help="Count each of them.")
+@click.option(
+    "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="So many tenants at most."
+)
+@with_session
+def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None, top: int) -> None:
+    """Count messages, by queue and state: of QUEUE, or of all.
+
+    Pending is all that is still to be delivered: ready, delayed, or waiting because its tenant has its share.
+    """
+    with session.connect() as queue:
+        found = queue.get_queue_statistics(queue_name, breakdown=breakdown, top=top)
+    if session.as_json:
+        session.output.json([facts(each) for each in found])
+        return
+    by = () if breakdown is None else (breakdown.upper(),)
+    session.output.table(
+        ("QUEUE", *by, *HEADINGS),
+        [_row(each, breakdown) for each in found],
+        empty="There is nothing to count.",
+    )
+
+
+def _row(found: QueueStatistics, breakdown: Breakdown | None) -> tuple[Any, ...]:
+    by: tuple[Any, ...] = ()
+    if breakdown == "priority":
+        by = ("" if found.priority is None else f"{found.priority} {PRIORITIES[found.priority]}",)
+    elif breakdown == "tenant":
+        by = (found.tenant,)
+    return (
+        found.queue_name,
+        *by,
+        found.pending_count,
+        found.processing_count,
+        found.delayed_count,
+        found.waiting_count,
+        found.completed_count,
+        found.dead_count,
+        age(found.oldest_pending_seconds),
+    )
