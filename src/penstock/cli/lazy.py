@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
+import sys
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from .failures import as_failure
+from .failures import FAILED, as_failure
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["Entry", "LazyGroup"]
+
+
+# A full disk, a terminal that is gone. (A reader that is gone, click knows itself.)
+CANNOT_WRITE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 class Entry(NamedTuple):
@@ -44,6 +55,31 @@ class LazyGroup(click.Group):
                 formatter.write_dl(
                     [(name, entry.help) for name, entry in self.entries.items() if entry.heading == heading]
                 )
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for a press of TAB only
+
+        found = [
+            CompletionItem(name, help=entry.help)
+            for name, entry in self.entries.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        for stream in (sys.stdout, sys.stderr):
+            # A name that the encoding of this terminal does not have is no reason to fail.
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        try:
+            return super().main(*arguments, **options)
+        except OSError as exc:
+            if exc.errno not in CANNOT_WRITE:
+                raise
+            # What is left to be written would fail once more when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            click.echo(f"Error: cannot write to stdout: {exc.strerror}", err=True)
+            sys.exit(FAILED)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -40,6 +40,11 @@ class Server:
     def log_file(self) -> Path:
         return self._layout.log
 
+    @property
+    def password_file(self) -> Path:
+        """The file with the password that `tcp_dsn` has in it; for its owner only."""
+        return self._layout.password
+
     def dsn(self, database: str = "postgres") -> str:
         """A URI for the Unix socket. No password: only who may enter the socket's directory gets there."""
         host = quote(self._address.socket_directory, safe="")
@@ -48,7 +53,7 @@ class Server:
     def tcp_dsn(self, database: str = "postgres") -> str:
         """A URI for 127.0.0.1, with the password."""
         try:
-            password = self._layout.password.read_text()
+            password = self.password_file.read_text()
         except OSError as error:
             raise EmbeddedError(f"The server's password cannot be read: {error}") from error
         host = f"127.0.0.1:{self._address.port}"

@@ -15,12 +15,14 @@ from penstock.embedded.errors import EmbeddedError
 from penstock.embedded.launch import Link, require_posix
 from penstock.embedded.server import Server, StopMode
 from penstock.embedded.supervisor.layout import Address, Layout, make_directory
-from penstock.embedded.supervisor.locks import is_free, lock, open_lock
+from penstock.embedded.supervisor.locks import is_free, is_shareable, lock, open_lock
 
 # Where root's server is if it has to run as another user, who could not get into root's home.
 SYSTEM_DIRECTORY = Path("/var/lib/penstock/server")
 
 START_SECONDS = 330
+# The supervisor wakes up so soon after the last user has left.
+OTHERS_SECONDS = 0.3
 
 
 @contextmanager
@@ -48,6 +50,29 @@ def shared(*, directory: Path | None = None) -> Iterator[Server]:
         os.close(users)
 
 
+def wait_until_stopped(server: Server, seconds: float) -> bool:
+    """After leaving `shared`: wait until the server has stopped. False where others use it, or it takes long.
+
+    Who may stop it has the users' lock exclusively, and others who use it share it.
+    """
+    layout = Layout(server.data_directory.parent)
+    deadline = time.monotonic() + seconds
+    others_until = time.monotonic() + OTHERS_SECONDS
+    while not is_free(layout.supervisor_lock):
+        at = time.monotonic()
+        if at > deadline or (at > others_until and is_shareable(layout.users_lock)):
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def find_shared(*, directory: Path | None = None) -> Server | None:
+    """The server that `shared` would give, if it is up; not started, nor kept up: it may stop at any time."""
+    found = _Shared(Layout((directory or default_directory()).absolute()))
+    address = found.published()
+    return None if address is None else found.server_at(address)
+
+
 def default_directory() -> Path:
     """The user's data directory; for root the system's where the server cannot run as root's own."""
     if os.geteuid() == 0 and (SYSTEM_DIRECTORY.exists() or not _namespaces_permitted()):
@@ -63,7 +88,7 @@ class _Shared:
 
     def server(self) -> Server:
         """The server, up."""
-        return self._server(self.start())
+        return self.server_at(self.start())
 
     def start(self) -> Address:
         start = open_lock(self._layout.start_lock)
@@ -79,7 +104,7 @@ class _Shared:
             f"that uses it is done."
         )
 
-    def _server(self, address: Address) -> Server:
+    def server_at(self, address: Address) -> Server:
         version = int((self._layout.data / "PG_VERSION").read_text())
         return Server(self._layout.directory, version=version, address=address, control=self)
 
@@ -87,8 +112,8 @@ class _Shared:
         deadline = time.monotonic() + START_SECONDS
         while not is_free(self._layout.supervisor_lock):
             # Up already; or whoever started it was killed before it was, and its supervisor is still at it.
-            address = self._published()
-            if address is not None and _answers(self._server(address)):
+            address = self.published()
+            if address is not None and _answers(self.server_at(address)):
                 return address
             if time.monotonic() > deadline:
                 raise EmbeddedError(
@@ -113,7 +138,7 @@ class _Shared:
         link.close()
         return Address(link.answer["socket_directory"], link.answer["port"])
 
-    def _published(self) -> Address | None:
+    def published(self) -> Address | None:
         try:
             return Address(**json.loads(self._layout.state.read_text()))
         except FileNotFoundError:

@@ -41,6 +41,18 @@ def is_free(path: Path) -> bool:
         os.close(descriptor)
 
 
+def is_shareable(path: Path) -> bool:
+    """Whether nobody holds the lock exclusively."""
+    descriptor = open_lock(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
 def wait_until_free(path: Path, seconds: float) -> bool:
     """Wait for the lock to be free; False when the time ran out."""
     deadline = time.monotonic() + seconds

@@ -1,0 +1,107 @@
+"""Processes that do jobs side by side: several, so that it is the database that is measured, not Python."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any
+
+from penstock.errors import PenstockError
+
+from .figures import Outcome
+from .hand import GO, READY, Trouble
+from .jobs import Job, Tell
+
+__all__ = ["Crew"]
+
+END_SECONDS = 5.0
+
+
+class Crew:
+    """Processes with a client each, started when they are needed, ended with the block."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._hands: list[_Hand] = []
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for hand in self._hands:
+            hand.kill()
+
+    def do(self, jobs: Sequence[Job], tell: Tell) -> list[Outcome]:
+        """Each job in a process of its own; they begin together, when all are prepared."""
+        while len(self._hands) < len(jobs):
+            self._hands.append(_Hand(self._dsn))
+        hands = self._hands[: len(jobs)]
+        for hand, job in zip(hands, jobs, strict=True):
+            hand.send(job)
+        _wait(hands, lambda answer: answer == READY, tell)
+        for hand in hands:
+            hand.send(GO)
+        return _wait(hands, lambda answer: isinstance(answer, Outcome), tell)
+
+
+class _Hand:
+    """One process, in a session of its own: Ctrl-C is for the one that has started it."""
+
+    def __init__(self, dsn: str) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.measuring.hand", str(theirs.fileno())],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pipe: Connection = Connection(ours.detach())
+        self.send(dsn)
+
+    def send(self, value: object) -> None:
+        try:
+            self.pipe.send(value)
+        except ConnectionError:
+            raise self._death() from None
+
+    def recv(self) -> Any:
+        try:
+            answer = self.pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._death() from None
+        if isinstance(answer, Trouble):
+            raise PenstockError(answer.text, hint=answer.hint)
+        return answer
+
+    def _death(self) -> PenstockError:
+        code = self._process.wait(END_SECONDS)
+        return PenstockError(f"a process that measures has ended with exit code {code}")
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self.pipe.close()
+
+
+def _wait(hands: Sequence[_Hand], is_wanted: Callable[[Any], bool], tell: Tell) -> list[Any]:
+    """What was waited for, of each, in their order; all else that comes is progress."""
+    pending = {hand.pipe: hand for hand in hands}
+    found: dict[_Hand, Any] = {}
+    while pending:
+        for pipe in wait(list(pending)):
+            assert isinstance(pipe, Connection)
+            hand = pending[pipe]
+            answer = hand.recv()
+            if is_wanted(answer):
+                found[hand] = answer
+                del pending[pipe]
+            else:
+                tell(answer)
+    return [found[hand] for hand in hands]

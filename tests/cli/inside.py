@@ -1,0 +1,31 @@
+"""The command without a process of its own: quick, where a table of mistakes is to be tried."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+
+from click.testing import CliRunner
+
+from penstock.cli import main
+
+from .command import Answer, Command
+
+
+class Inside:
+    """`penstock` in this process, called and answering as Command does. It has no terminal and no signals."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+
+    def __call__(
+        self, *arguments: str, stdin: str | bytes = b"", environ: Mapping[str, str] | None = None
+    ) -> Answer:
+        runner = CliRunner(env=self._command.environment(environ))
+        result = runner.invoke(main, list(arguments), input=stdin, prog_name="penstock")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        done = subprocess.CompletedProcess(
+            arguments, result.exit_code, result.stdout_bytes, result.stderr_bytes
+        )
+        return Answer(done)
