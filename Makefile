@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-tasks test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps bench-client bench-worker clean
+.PHONY: help setup run run-tour run-tasks test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps bench-client bench-worker clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -17,7 +17,10 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP) ## make the virtual environment with everything in it
 
-run: setup ## a tour of the queue on the embedded server, which stays up until Ctrl-C
+run: setup ## `penstock up --demo`: a living example on the embedded server, until Ctrl-C
+	@$(BIN)/penstock up --demo
+
+run-tour: setup ## a tour of the queue in Python on the embedded server, until Ctrl-C
 	@$(BIN)/python examples/tour.py
 
 run-tasks: setup ## a tour of tasks and the worker on the embedded server, until Ctrl-C
@@ -34,6 +37,7 @@ check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/python tools/unasync.py --check
 	$(BIN)/python tools/sqldoc.py --check
 	$(BIN)/python tools/pydoc.py --check
+	$(BIN)/python tools/clidoc.py --check
 
 fix: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
@@ -42,9 +46,10 @@ fix: setup ## format the code and mend what ruff can
 generate: setup ## write the blocking client and its tests anew from the asynchronous ones
 	$(BIN)/python tools/unasync.py
 
-docs: setup ## write docs/reference anew from the comments in the SQL and the docstrings
+docs: setup ## write docs/reference anew from the comments in the SQL, the docstrings and the commands
 	$(BIN)/python tools/sqldoc.py
 	$(BIN)/python tools/pydoc.py
+	$(BIN)/python tools/clidoc.py
 
 bench-engine: setup ## send, claim and ack against a hand-rolled queue, in one run
 	$(BIN)/python -m bench.engine

@@ -1,4 +1,4 @@
-"""A tour of the queue on the embedded server: `make run`.
+"""A tour of the queue on the embedded server: `make run-tour`.
 
 Starts the server, fans a topic out to two queues, publishes, consumes, lets one message fail into the dead
 letters and prints what is where. Then the server stays up until Ctrl-C (with `--once` the tour ends there).

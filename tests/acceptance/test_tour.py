@@ -1,4 +1,4 @@
-"""The main job of the README, `make run`, as a person runs it."""
+"""The tour of the queue, `make run-tour`, as a person takes it."""
 
 import os
 import signal

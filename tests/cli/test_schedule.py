@@ -1,4 +1,4 @@
-"""`penstock periodic`, run as its users run it."""
+"""`penstock schedule`, run as its users run it."""
 
 from __future__ import annotations
 

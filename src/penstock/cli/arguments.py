@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from .failures import Failure
+from .output import printable
 
 __all__ = [
     "complete_queue",
@@ -21,9 +22,12 @@ __all__ = [
     "duration",
     "list_of",
     "message_argument",
+    "payload_option",
     "priority",
+    "priority_name",
     "queue_argument",
     "topic_argument",
+    "whole_seconds",
     "yes_option",
 ]
 
@@ -47,6 +51,14 @@ def duration(value: str) -> float:
     return int(seconds) if seconds == int(seconds) else seconds
 
 
+def whole_seconds(value: str) -> int:
+    """A length of time without a fraction of a second."""
+    seconds = duration(value)
+    if seconds != int(seconds):
+        raise click.BadParameter(f"{value!r} is not a whole number of seconds")
+    return int(seconds)
+
+
 def priority(value: str) -> int:
     """0 to 3, or its name."""
     if value.lower() in PRIORITIES:
@@ -54,6 +66,10 @@ def priority(value: str) -> int:
     if re.fullmatch(r"[0-3]", value):
         return int(value)
     raise click.BadParameter(f"{value!r} is no priority: 0 to 3, or {', '.join(PRIORITIES)}")
+
+
+def priority_name(number: int | None) -> str:
+    return "" if number is None else f"{number} {PRIORITIES[number]}"
 
 
 def list_of(each: Callable[[str], Any]) -> Callable[[str], list[Any]]:
@@ -80,6 +96,11 @@ def message_argument(command: Command) -> Command:
     return click.argument("message_id", metavar="ID", type=click.IntRange(1))(command)
 
 
+def payload_option(command: Command) -> Command:
+    text = "Print the payload alone: JSON, or bytes as they are."
+    return click.option("--payload", is_flag=True, help=text)(command)
+
+
 def yes_option(command: Command) -> Command:
     return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
 
@@ -90,7 +111,12 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Nobody is there to ask: give --yes.")
-    if not click.confirm(question, err=True):
+    try:
+        is_wanted = click.confirm(printable(question), err=True)
+    except click.Abort:
+        click.echo(err=True)  # the cursor is still behind the question
+        raise
+    if not is_wanted:
         raise Failure("nothing was done")
 
 

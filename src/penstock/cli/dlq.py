@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import complete_queue, confirm, message_argument, queue_argument, yes_option
+from .arguments import complete_queue, confirm, message_argument, payload_option, queue_argument, yes_option
 from .connection import Session, with_session
 from .failures import NOT_FOUND, Failure
-from .message import shown_of
-from .output import count, facts
+from .message import print_message
+from .output import ago, count, facts
 
 if TYPE_CHECKING:
+    from penstock._sync.api import Api
     from penstock.models import DeadLetter
 
 __all__ = ["dlq"]
@@ -34,13 +36,17 @@ def dlq() -> None:
 @click.option("--after", metavar="CURSOR", help="Go on where a list ended.")
 @with_session
 def list_(session: Session, queue_name: str | None, most: int, after: str | None) -> None:
-    """List dead letters of a queue, or of all, those that died last first."""
+    """List dead letters, those that died last first.
+
+    Of QUEUE, or of all.
+    """
     with session.connect() as queue:
         found = queue.list_dlq_messages(queue_name, page_size=most, after=after, newest_first=True)
+        now = queue.clock()
     if session.as_json:
         session.output.json([facts(each) for each in found])
         return
-    session.output.table(HEADINGS, map(_row, found), empty="There are no dead letters.")
+    session.output.table(HEADINGS, [_row(each, now) for each in found], empty="There are no dead letters.")
     if len(found) == most:
         session.output.note(f"There may be more: --after {found[-1].cursor!r}")
 
@@ -48,18 +54,16 @@ def list_(session: Session, queue_name: str | None, most: int, after: str | None
 @dlq.command()
 @queue_argument
 @message_argument
+@payload_option
 @with_session
-def show(session: Session, queue_name: str, message_id: int) -> None:
-    """Show a dead letter: its payload, and the errors of its attempts."""
+def show(session: Session, queue_name: str, message_id: int, payload: bool) -> None:
+    """Show a dead letter: its payload and its errors."""
     with session.connect() as queue:
         found = queue.get_message(queue_name, message_id)
     if found is None or found.state != "dead":
         state = "" if found is None else f": it is {found.state}"
         raise Failure(f"there is no dead letter {message_id} in queue {queue_name}{state}", NOT_FOUND)
-    if session.as_json:
-        session.output.json(facts(found))
-    else:
-        session.output.record(shown_of(found))
+    print_message(session, found, only_payload=payload)
 
 
 @dlq.command()
@@ -68,18 +72,21 @@ def show(session: Session, queue_name: str, message_id: int) -> None:
 @click.option("--all", "everything", is_flag=True, help="All of the queue.")
 @with_session
 def requeue(session: Session, queue_name: str, message_ids: tuple[int, ...], everything: bool) -> None:
-    """Bring dead letters back, with their attempts at 0: those given, or --all."""
+    """Bring dead letters back, with their attempts at 0.
+
+    Those whose ids are given, or --all.
+    """
     if everything == bool(message_ids):
         raise click.UsageError("say which: their ids, or --all")
     with session.connect() as queue:
+        missing = [found for found in message_ids if not _is_dead(queue, queue_name, found)]
         requeued = queue.requeue_dlq_messages(queue_name, None if everything else list(message_ids))
-    missing = 0 if everything else len(set(message_ids)) - requeued
-    session.output.done(f"{count(requeued, 'message')} requeued", queue_name=queue_name, requeued=requeued)
+    session.output.done(
+        f"{count(requeued, 'message')} requeued", queue_name=queue_name, requeued=requeued, missing=missing
+    )
     if missing:
-        raise Failure(
-            f"{count(missing, 'id is', 'ids are')} not among the dead letters of queue {queue_name}",
-            NOT_FOUND,
-        )
+        which = ", ".join(map(str, missing))
+        raise Failure(f"not among the dead letters of queue {queue_name}: {which}", NOT_FOUND)
 
 
 @dlq.command("add-retries")
@@ -88,7 +95,10 @@ def requeue(session: Session, queue_name: str, message_ids: tuple[int, ...], eve
 @click.option("--task", help="Only messages of this task.")
 @with_session
 def add_retries(session: Session, queue_name: str, attempts: int, task: str | None) -> None:
-    """Bring back what had no attempts left or expired, with that many attempts more."""
+    """Give dead letters that many attempts more.
+
+    All of the queue that had no attempts left or expired; those that were rejected stay.
+    """
     with session.connect() as queue:
         headers = None if task is None else {"task": task}
         revived = queue.add_retries(queue_name, attempts, headers=headers)
@@ -116,14 +126,19 @@ def purge(session: Session, queue_name: str | None, everything: bool, yes: bool)
     session.output.done(f"{count(purged, 'dead letter')} deleted", queue_name=queue_name, purged=purged)
 
 
-def _row(found: DeadLetter) -> tuple[Any, ...]:
+def _is_dead(queue: Api, queue_name: str, message_id: int) -> bool:
+    found = queue.get_message(queue_name, message_id)
+    return found is not None and found.state == "dead"
+
+
+def _row(found: DeadLetter, now: datetime) -> tuple[Any, ...]:
     error = next(iter((found.last_error or "").splitlines()), "")
     if len(error) > LONGEST_ERROR:
         error = error[: LONGEST_ERROR - 1] + "\N{HORIZONTAL ELLIPSIS}"
     return (
         found.queue_name,
         found.message_id,
-        found.moved_at,
+        ago(found.moved_at, now),
         found.reason,
         found.delivery_attempts,
         found.tenant,

@@ -11,10 +11,13 @@ from penstock.errors import (
     InvalidArgument,
     NotFound,
     PenstockError,
+    QueueDiffers,
     QueueNotFound,
     TopicNotFound,
     from_database,
 )
+
+from .output import printable
 
 __all__ = ["FAILED", "INTERRUPTED", "NOTHING_THERE", "NOT_FOUND", "USAGE", "Failure", "as_failure"]
 
@@ -24,8 +27,18 @@ NOT_FOUND = 3
 NOTHING_THERE = 4
 INTERRUPTED = 130
 
+INSUFFICIENT_PRIVILEGE = "42501"
+ROLES = (
+    "penstock_viewer may look, penstock_publisher send, penstock_consumer consume, penstock_admin do all: "
+    "grant one of them"
+)
+
 # The hints of the schema speak of its functions.
-LISTS = {QueueNotFound: "penstock queue list", TopicNotFound: "penstock topic list"}
+HINTS: dict[type[BaseException], str] = {
+    QueueNotFound: "penstock queue list shows those that do",
+    TopicNotFound: "penstock topic list shows those that do",
+    QueueDiffers: "penstock queue alter changes settings",
+}
 
 
 class Failure(click.ClickException):
@@ -37,7 +50,7 @@ class Failure(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         if self.message:
-            super().show(file)
+            click.echo(f"Error: {printable(self.message)}", file=file, err=True)
 
 
 def as_failure(exc: BaseException) -> Failure | None:
@@ -48,6 +61,8 @@ def as_failure(exc: BaseException) -> Failure | None:
         return Failure(_line(exc), _exit_code(exc))
     if isinstance(exc, _of("psycopg", "Error")):
         ours = from_database(exc)
+        if exc.sqlstate == INSUFFICIENT_PRIVILEGE:
+            return Failure(f"{_line(exc)} ({ROLES})")
         return Failure(_line(exc)) if ours is None else Failure(_line(ours), _exit_code(ours))
     if isinstance(exc, _of("penstock.embedded", "EmbeddedError")):
         return Failure(_line(exc))
@@ -68,9 +83,7 @@ def _of(module: str, name: str) -> Any:
 def _line(exc: BaseException) -> str:
     diagnostic = getattr(exc, "diag", None)
     hint = getattr(exc, "hint", None) or getattr(diagnostic, "message_hint", None)
-    for cls, command in LISTS.items():
-        if isinstance(exc, cls):
-            hint = f"{command} shows those that do"
+    hint = HINTS.get(type(exc), hint)
     text = getattr(diagnostic, "message_primary", None) or str(exc)
     line = (text.splitlines() or [type(exc).__name__])[0]
     return f"{line} ({hint})" if hint else line

@@ -10,26 +10,23 @@ import click
 
 from .arguments import duration
 from .connection import Session, with_session
-from .output import facts
+from .output import age, facts
 
 if TYPE_CHECKING:
     from penstock.models import MaintenanceResult
 
 __all__ = ["maintain"]
 
+SHORTEST_SECONDS = 0.1
+
 
 @click.command()
 @click.option("--follow", "-f", is_flag=True, help="Go on until Ctrl-C.")
 @click.option(
-    "--interval",
-    type=duration,
-    metavar="DURATION",
-    default="1s",
-    show_default=True,
-    help="With --follow: between two calls.",
+    "--interval", type=duration, metavar="DURATION", help="With --follow: between two calls.  [default: 1s]"
 )
 @with_session
-def maintain(session: Session, follow: bool, interval: float) -> None:
+def maintain(session: Session, follow: bool, interval: float | None) -> None:
     """Do what is due now and then: delayed messages, expired leases, retention, floors.
 
     Workers, consumers and `penstock up` do this by themselves; from a cron job it is for queues that nobody
@@ -37,13 +34,17 @@ def maintain(session: Session, follow: bool, interval: float) -> None:
     """
     from time import sleep
 
+    if interval is not None and not follow:
+        raise click.UsageError("--interval is for --follow")
+    if interval is not None and interval < SHORTEST_SECONDS:
+        raise click.BadParameter(f"at least {age(SHORTEST_SECONDS)}", param_hint="--interval")
     with session.connect() as queue:
         done = queue.maintain()
         _print(session, done)
         if not done and not follow:
             session.output.note("There was nothing to do.")
         while follow:
-            sleep(interval)
+            sleep(1 if interval is None else interval)
             _print(session, queue.maintain())
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import message_argument, queue_argument
+from .arguments import message_argument, payload_option, priority_name, queue_argument
 from .connection import Session, with_session
 from .failures import FAILED, NOT_FOUND, Failure
-from .output import as_json, facts
+from .output import age, ago, as_json, facts, moment
 
 if TYPE_CHECKING:
     from penstock._sync.api import Api
     from penstock.models import ListedMessage, MessageDetails, State
 
-__all__ = ["message", "shown_of", "what"]
+__all__ = ["message", "print_message"]
 
-HEADINGS = ("ID", "STATE", "PRIORITY", "TENANT", "ATTEMPTS", "PUBLISHED", "WHAT")
+HEADINGS = ("ID", "STATE", "PRIORITY", "TENANT", "ATTEMPTS", "AGE", "WHAT")
 STATES = ("active", "ready", "waiting", "scheduled", "dead", "done")
 
 
@@ -35,15 +36,18 @@ def message() -> None:
 @click.option("--after", metavar="CURSOR", help="Go on where a list ended.")
 @with_session
 def list_(session: Session, queue_name: str, state: State | None, most: int, after: str | None) -> None:
-    """List messages of a queue, whatever their state: those that run first, then those that come next."""
+    """List messages of a queue, whatever their state.
+
+    Those that run first, then those that come next.
+    """
     with session.connect() as queue:
         found = queue.list_messages(queue_name, state=state, page_size=most, after=after)
+        now = queue.clock()
     if session.as_json:
         session.output.json(found)
         return
-    session.output.table(
-        HEADINGS, map(_row, found), empty=f"There are no such messages in queue {queue_name}."
-    )
+    empty = f"There are no such messages in queue {queue_name}."
+    session.output.table(HEADINGS, [_row(each, now) for each in found], empty=empty)
     if len(found) == most:
         session.output.note(f"There may be more: --after {found[-1].cursor!r}")
 
@@ -51,15 +55,13 @@ def list_(session: Session, queue_name: str, state: State | None, most: int, aft
 @message.command()
 @queue_argument
 @message_argument
+@payload_option
 @with_session
-def show(session: Session, queue_name: str, message_id: int) -> None:
-    """Show all that is known of a message: its state, its payload, its errors."""
+def show(session: Session, queue_name: str, message_id: int, payload: bool) -> None:
+    """Show a message: its state, its payload and its errors."""
     with session.connect() as queue:
         found = _find(queue, queue_name, message_id)
-    if session.as_json:
-        session.output.json(facts(found))
-    else:
-        session.output.record(shown_of(found))
+    print_message(session, found, only_payload=payload)
 
 
 @message.command()
@@ -105,40 +107,50 @@ def _find(queue: Api, queue_name: str, message_id: int) -> MessageDetails:
     return found
 
 
-def _row(found: ListedMessage) -> tuple[Any, ...]:
+def _row(found: ListedMessage, now: datetime) -> tuple[Any, ...]:
     return (
         found.message_id,
         found.state,
-        found.priority,
+        priority_name(found.priority),
         found.tenant,
         found.delivery_attempts,
-        found.published_at,
-        what(found),
+        age(now - found.published_at),
+        _what(found, now),
     )
 
 
-def what(found: ListedMessage | MessageDetails) -> str:
+def _what(found: ListedMessage, now: datetime) -> str:
     """What the state of a message knows of it."""
     if found.leased_until is not None:
-        return f"{found.consumer_token} has it until {_time(found.leased_until)}"
+        if found.leased_until < now:
+            return f"its lease is over since {age(now - found.leased_until)}: {found.consumer_token}"
+        return f"leased for {age(found.leased_until - now)}: {found.consumer_token}"
     if found.moved_at is not None:
-        return f"{found.reason} at {_time(found.moved_at)}"
+        return f"{found.reason}, {ago(found.moved_at, now)}"
     if found.completed_at is not None:
-        return f"done at {_time(found.completed_at)}"
-    return "" if found.due_at is None else f"due at {_time(found.due_at)}"
+        return ago(found.completed_at, now)
+    if found.due_at is None:
+        return ""
+    return "due" if found.due_at <= now else f"due in {age(found.due_at - now)}"
 
 
-def _time(at: Any) -> str:
-    return str(at.isoformat(sep=" ", timespec="seconds"))
+def print_message(session: Session, found: MessageDetails, *, only_payload: bool) -> None:
+    if only_payload:
+        session.output.payload(found.payload)
+    elif session.as_json:
+        session.output.json(facts(found))
+    else:
+        session.output.record(_shown(found))
 
 
-def shown_of(found: MessageDetails) -> dict[str, Any]:
+def _shown(found: MessageDetails) -> dict[str, Any]:
     """The fields that are set; errors with a line each, the payload last."""
     fields = facts(found)
-    errors = [f"attempt {each.attempt}, {_time(each.at)}: {each.error or '-'}" for each in found.errors]
+    errors = [f"attempt {each.attempt}, {moment(each.at)}: {each.error or '-'}" for each in found.errors]
     payload, body = fields.pop("payload"), fields.pop("body", None)
     shown = {name: value for name, value in fields.items() if value not in (None, "", (), {})}
     shown.pop("last_error", None)
+    shown["priority"] = priority_name(found.priority)
     if errors:
         shown["errors"] = "\n".join(errors)
     if found.result is not None:

@@ -8,14 +8,16 @@ import base64
 import dataclasses
 import math
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import click
 
-__all__ = ["Output", "age", "as_json", "count", "facts", "moment", "printable"]
+__all__ = ["Output", "age", "ago", "as_json", "count", "facts", "is_terminal", "moment", "printable"]
 
 MISSING = "-"
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
@@ -37,8 +39,8 @@ class Output:
             self.note(empty)
             return
         cells = [[_text(cell) for cell in row] for row in rows]
-        numeric = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
-        if sys.stdout.isatty():
+        numeric = [_is_numeric(column) for column in zip(*rows, strict=True)]
+        if is_terminal():
             _print_rich_table(headings, cells, numeric)
         else:
             _print_plain_table([list(headings), *cells], numeric)
@@ -53,11 +55,21 @@ class Output:
                 self.line(f"{'':{width}}  {line}")
 
     def json(self, value: Any) -> None:
-        """One value as one line of JSON."""
-        self.line(as_json(value))
+        """One value as one line of JSON, in UTF-8 wherever it goes."""
+        click.echo(as_json(value).encode())
 
     def line(self, text: Any) -> None:
-        click.echo(text)
+        """A line for a person: what would steer a terminal is taken out of it."""
+        click.echo(printable(str(text)))
+
+    def payload(self, payload: Any) -> None:
+        """A payload by itself: bytes as they are, unless that is on a terminal; else JSON."""
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            self.json(payload)
+        elif is_terminal():
+            self.line(bytes(payload).decode(errors="replace"))
+        else:
+            click.echo(bytes(payload), nl=False)
 
     # Everything else
 
@@ -71,7 +83,14 @@ class Output:
     def note(self, text: str) -> None:
         """A sentence that is no data."""
         if text:
-            click.echo(text, err=True)
+            # What was done is done, also where nobody can be told.
+            with suppress(OSError):
+                click.echo("\n".join(map(printable, text.split("\n"))), err=True)
+
+
+def is_terminal() -> bool:
+    """Whether somebody looks at stdout, which may be closed."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def as_json(value: Any) -> str:
@@ -102,8 +121,8 @@ def age(seconds: float | timedelta | None) -> str:
     if seconds is None:
         return MISSING
     left = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
-    if abs(left) < 1:
-        return f"{left * 1000:.0f} ms"
+    if abs(left) < 0.9995:
+        return f"{left * 1000:.0f} ms".replace("-0 ", "0 ")
     whole = math.floor(abs(left))
     sign = "-" if left < 0 else ""
     for (unit, size), (smaller, smaller_size) in pairwise(UNITS):
@@ -111,6 +130,10 @@ def age(seconds: float | timedelta | None) -> str:
             rest = whole % size // smaller_size
             return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
     return f"{sign}{whole} s"
+
+
+def ago(at: datetime, now: datetime) -> str:
+    return f"{age(max(now - at, timedelta()))} ago"
 
 
 def count(number: int, thing: str, things: str | None = None) -> str:
@@ -136,10 +159,10 @@ def _text(value: Any) -> str:  # noqa: PLR0911 - a line a type
 
 def _print_plain_table(rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> None:
     flat = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*flat, strict=True)]
+    widths = [max(map(_width, column)) for column in zip(*flat, strict=True)]
     for row in flat:
         cells = (
-            cell.rjust(width) if right else cell.ljust(width)
+            f"{' ' * (width - _width(cell))}{cell}" if right else f"{cell}{' ' * (width - _width(cell))}"
             for cell, width, right in zip(row, widths, numeric, strict=True)
         )
         click.echo("  ".join(cells).rstrip())
@@ -163,8 +186,17 @@ def _print_rich_table(
 
 def printable(text: str) -> str:
     """On one line, and without what would steer a terminal."""
-    return "".join(c if c.isprintable() else " " if c in "\t\n\r" else UNPRINTABLE for c in text)
+    return "".join(c if c.isprintable() else " " if c.isspace() else UNPRINTABLE for c in text)
 
 
-def _is_number(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool))
+def _width(text: str) -> int:
+    """How many columns a text takes in a terminal."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )
+
+
+def _is_numeric(column: Sequence[Any]) -> bool:
+    """Whether a column has numbers and nothing else."""
+    there = [cell for cell in column if cell is not None]
+    return bool(there) and all(isinstance(cell, int | float) and not isinstance(cell, bool) for cell in there)

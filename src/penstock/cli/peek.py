@@ -7,7 +7,7 @@ import click
 from .arguments import queue_argument
 from .connection import Session, with_session
 from .failures import NOTHING_THERE, Failure
-from .output import as_json, facts
+from .output import facts
 
 __all__ = ["peek"]
 
@@ -37,10 +37,8 @@ def peek(session: Session, queue_name: str, most: int) -> None:
     for each in found:
         if session.as_json:
             session.output.json(facts(each))
-        elif isinstance(each.payload, bytes):
-            session.output.line(each.payload)
         else:
-            session.output.line(as_json(each.payload))
+            session.output.payload(each.payload)
     if not found:
         if not session.as_json:
             session.output.note(f"Nothing is ready in queue {queue_name}.")

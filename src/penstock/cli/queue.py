@@ -9,9 +9,9 @@ import click
 
 from penstock.errors import QueueNotFound
 
-from .arguments import complete_topic, confirm, duration, list_of, queue_argument, yes_option
+from .arguments import complete_topic, confirm, list_of, queue_argument, whole_seconds, yes_option
 from .connection import Session, with_session
-from .output import age, count, facts
+from .output import age, count, facts, moment
 
 if TYPE_CHECKING:
     from penstock._sync.api import Api
@@ -25,12 +25,12 @@ HEADINGS = ("NAME", "TOPIC", "PENDING", "ACTIVE", "DEAD", "OLDEST", "STATE")
 # As create_queue() and alter_queue() name them.
 SETTINGS = {
     "--max-delivery-attempts": (click.IntRange(0), "Then it is a dead letter; 0: no limit.  [default: 3]"),
-    "--visibility-timeout": (duration, "How long a consumer has a message.  [default: 30s]"),
+    "--visibility-timeout": (whole_seconds, "How long a consumer has a message.  [default: 30s]"),
     "--visibility-backoff": (float, "By what factor that grows with each attempt.  [default: 1]"),
-    "--retry-delays": (list_of(duration), "Like 1s,10s,1m; the last repeats.  [default: 0]"),
-    "--message-ttl": (duration, "How old a message may get; 0: any age.  [default: 0]"),
-    "--retain-completed": (duration, "For how long done messages are kept.  [default: 1d]"),
-    "--retain-dead": (duration, "For how long dead letters are kept.  [default: 30d]"),
+    "--retry-delays": (list_of(whole_seconds), "Like 1s,10s,1m; the last repeats.  [default: 0]"),
+    "--message-ttl": (whole_seconds, "How old a message may get; 0: any age.  [default: 0]"),
+    "--retain-completed": (whole_seconds, "For how long done messages are kept.  [default: 1d]"),
+    "--retain-dead": (whole_seconds, "For how long dead letters are kept.  [default: 30d]"),
     "--max-payload-bytes": (click.IntRange(1), "How large a payload may be.  [default: 256000000]"),
     "--max-active": (click.IntRange(0), "How many may be active at once; 0: any number.  [default: 0]"),
     "--min-active": (click.IntRange(0), "How many of those a priority has at least.  [default: 5]"),
@@ -40,7 +40,7 @@ SETTINGS = {
         "How many of one tenant may be ready or active; 0: any number.  [default: 0]",
     ),
 }
-METAVARS: dict[Any, str] = {duration: "DURATION", float: "FACTOR"}
+METAVARS: dict[Any, str] = {whole_seconds: "DURATION", float: "FACTOR"}
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,12 +63,17 @@ def queue() -> None:
 @click.option("--topic", "-t", shell_complete=complete_topic, help="Subscribe it to this topic.")
 @click.option("--exclusive", is_flag=True, help="Delete it when nobody keeps it alive.")
 @click.option(
-    "--keep-alive", type=duration, metavar="DURATION", help="For how long an exclusive queue is kept."
+    "--keep-alive", type=whole_seconds, metavar="DURATION", help="For how long an exclusive queue is kept."
 )
 @with_settings
 @with_session
 def create(session: Session, queue_name: str, **options: Any) -> None:
-    """Create a queue; done already if there is one with the same settings."""
+    """Create a queue.
+
+    It is done already if there is one with the same settings.
+    """
+    if options["keep_alive"] is not None and not options["exclusive"]:
+        raise click.UsageError("--keep-alive is for --exclusive queues")
     with session.connect() as client:
         queue_id = client.create_queue(queue_name, **options)
     session.output.done(f"queue {queue_name} is there", id=queue_id, name=queue_name)
@@ -111,11 +116,7 @@ def show(session: Session, queue_name: str) -> None:
     if session.as_json:
         session.output.json(_facts(found, counts))
         return
-    shown = facts(found)
-    for name, value in facts(counts).items():
-        if name not in {"queue_name", "priority", "tenant"}:
-            shown[name] = value
-    session.output.record({name.replace("_", " "): value for name, value in shown.items()})
+    session.output.record({**_shown(found, counts), **_shown_settings(found)})
 
 
 @queue.command()
@@ -123,7 +124,10 @@ def show(session: Session, queue_name: str) -> None:
 @with_settings
 @with_session
 def alter(session: Session, queue_name: str, **options: Any) -> None:
-    """Change settings of a queue; what is not given stays. 0 takes a limit away."""
+    """Change settings of a queue.
+
+    What is not given stays. 0 takes a limit away.
+    """
     changed = {name: value for name, value in options.items() if value is not None}
     if not changed:
         raise click.UsageError("say what to change: penstock queue alter --help lists the settings")
@@ -159,7 +163,10 @@ def resume(session: Session, queue_name: str) -> None:
 @yes_option
 @with_session
 def purge(session: Session, queue_name: str, completed: bool, yes: bool) -> None:
-    """Delete the unfinished messages of a queue, those that are being worked on among them."""
+    """Delete the unfinished messages of a queue.
+
+    Those that are being worked on among them: what their consumers do in the end is of no effect.
+    """
     with session.connect() as client:
         counts = client.get_queue_statistics(queue_name)[0]
         if completed:
@@ -205,6 +212,44 @@ def _facts(found: QueueSettings, counts: QueueStatistics | None) -> dict[str, An
     for name in ("queue_name", "priority", "tenant"):
         statistics.pop(name, None)
     return {**facts(found), "statistics": statistics}
+
+
+def _shown(found: QueueSettings, counts: QueueStatistics) -> dict[str, Any]:
+    """What a queue is, and what is in it."""
+    shown: dict[str, Any] = {
+        "name": found.name,
+        "topic": found.topic_name,
+        "state": f"paused since {moment(found.paused_at)}" if found.paused_at else "active",
+        "created": found.created_at,
+    }
+    if found.exclusive:
+        shown["kept alive until"] = found.keep_alive_until
+    shown |= {
+        "pending": f"{counts.pending_count:,}, of these {counts.delayed_count:,} delayed"
+        f" and {counts.waiting_count:,} waiting for a place",
+        "active": f"{counts.processing_count:,}",
+        "completed": f"{counts.completed_count:,}",
+        "dead": f"{counts.dead_count:,}",
+        "oldest pending": age(counts.oldest_pending_seconds),
+    }
+    return shown
+
+
+def _shown_settings(found: QueueSettings) -> dict[str, Any]:
+    """The settings as the options of `queue alter` name them."""
+    shown = {}
+    for option in (*SETTINGS, "--notify"):
+        name = option.removeprefix("--")
+        field = name.replace("-", "_")
+        if hasattr(found, f"{field}_seconds"):
+            seconds = getattr(found, f"{field}_seconds")
+            shown[name] = "any age" if seconds is None else age(seconds) if seconds else "0 s"
+        elif field == "retry_delays":
+            shown[name] = ", ".join(age(delay) if delay else "0 s" for delay in found.retry_delays)
+        else:
+            value = getattr(found, field)
+            shown[name] = "any number" if value is None else value
+    return shown
 
 
 def _row(found: QueueSettings, counts: QueueStatistics) -> tuple[Any, ...]:

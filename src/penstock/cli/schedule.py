@@ -36,7 +36,10 @@ def schedule() -> None:
 @schedule.command("list")
 @with_session
 def list_(session: Session) -> None:
-    """List periodic tasks: when each is due, when it was last, whether it is paused."""
+    """List periodic tasks.
+
+    When each is due, when it was last, whether it is paused.
+    """
     with session.connect() as queue:
         found, now = queue.list_schedules(), queue.clock()
     if session.as_json:
@@ -53,7 +56,10 @@ def list_(session: Session) -> None:
 @name_argument
 @with_session
 def run(session: Session, name: str) -> None:
-    """Enqueue a periodic task now, paused or not; prints the id of its message."""
+    """Enqueue a periodic task now, paused or not.
+
+    Prints the id of its message.
+    """
     with session.connect() as queue:
         _find(queue, name)
         message_id = queue.run_schedule(name)
@@ -96,7 +102,10 @@ def resume(session: Session, name: str) -> None:
 @yes_option
 @with_session
 def delete(session: Session, name: str, yes: bool) -> None:
-    """Forget a periodic task that no app has any more; a worker that has it enters it again."""
+    """Forget a periodic task that no app has any more.
+
+    A worker that has it enters it again.
+    """
     with session.connect() as queue:
         _find(queue, name)
         confirm(f"Delete schedule {name}?", yes=yes)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import PRIORITIES, complete_queue
+from .arguments import complete_queue, priority_name
 from .connection import Session, with_session
 from .output import age, facts
 
@@ -46,7 +46,7 @@ def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None,
 def _row(found: QueueStatistics, breakdown: Breakdown | None) -> tuple[Any, ...]:
     by: tuple[Any, ...] = ()
     if breakdown == "priority":
-        by = ("" if found.priority is None else f"{found.priority} {PRIORITIES[found.priority]}",)
+        by = (priority_name(found.priority),)
     elif breakdown == "tenant":
         by = (found.tenant,)
     return (

@@ -22,7 +22,10 @@ def topic() -> None:
 @topic_argument
 @with_session
 def create(session: Session, topic_name: str) -> None:
-    """Create a topic; done already if there is one of that name."""
+    """Create a topic.
+
+    It is done already if there is one of that name.
+    """
     with session.connect() as queue:
         topic_id = queue.create_topic(topic_name)
     session.output.done(f"topic {topic_name} is there", id=topic_id, name=topic_name)
