@@ -5,25 +5,38 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import gc
 import importlib
 import logging
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from .arguments import complete_queue
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App
 
 __all__ = ["worker"]
 
+logger = logging.getLogger("penstock.worker")
+
 
 @click.command()
 @click.argument("app")
-@click.option("--queue", "-q", "queues", multiple=True, help="Work for this queue only; may be repeated.")
+@click.option(
+    "--queue",
+    "-q",
+    "queues",
+    multiple=True,
+    shell_complete=complete_queue,
+    help="Work for this queue only; may be repeated.",
+)
 @click.option(
     "--concurrency", "-c", type=click.IntRange(1), default=100, show_default=True, help="Async tasks at once."
 )
@@ -50,6 +63,18 @@ __all__ = ["worker"]
     show_default=True,
     help="Seconds that tasks have to end when the worker stops.",
 )
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    help="Answer probes here: /livez, /readyz.  [default: nowhere]",
+)
+@click.option(
+    "--health-host",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of --health-port; 0.0.0.0 for all, as probes of Kubernetes need it.",
+)
 @click.option("--dsn", metavar="DSN", help="The database, instead of the app's own.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
@@ -63,6 +88,8 @@ def worker(  # noqa: PLR0917 - one for each option
     processes: int,
     lease: float,
     grace: float,
+    health_port: int | None,
+    health_host: str,
     dsn: str | None,
     log_level: str,
 ) -> None:
@@ -72,33 +99,43 @@ def worker(  # noqa: PLR0917 - one for each option
     back. The second: abort.
     """
     from penstock.errors import PenstockError
+    from penstock.health import Health, reporting
     from penstock.middleware.logging import configure_logging
-
-    # First the app: it may set up logging itself.
-    found = find_app(app)
-    configure_logging(log_level)
     from penstock.worker.supervisor import MISCONFIGURED, Supervisor, is_supervised, watch_parent
-    from penstock.worker.worker import Worker
 
-    if dsn is not None:
-        found.use(dsn)
+    health = Health()
     try:
-        one = Worker(
-            found,
-            queues=queues or None,
-            concurrency=concurrency,
-            threads=threads,
-            processes=cpu_processes,
-            lease=lease,
-            grace=grace,
-        )
-        if processes > 1:
-            sys.exit(Supervisor(processes, sys.argv, grace).run())
-        watch_parent(one.stop_from_anywhere)
-        # What is there now stays: the collector need not look at it again and again.
-        gc.freeze()
-        gc.set_threshold(10_000)
-        in_order = one.run_forever()
+        # First of all: what the app starts when it is imported must not speak to systemd in our name.
+        with reporting(health, port=None if is_supervised() else health_port, host=health_host) as told:
+            # Then the app: it may set up logging itself.
+            found = find_app(app)
+            configure_logging(log_level)
+            from penstock.worker.worker import Worker
+
+            if told.port is not None:
+                logger.info("health on %s", told.url)
+            # A watchdog ends a process that hangs with SIGABRT: then it says where.
+            with suppress(RuntimeError, OSError):
+                faulthandler.enable()
+            if dsn is not None:
+                found.use(dsn)
+            one = Worker(
+                found,
+                queues=queues or None,
+                concurrency=concurrency,
+                threads=threads,
+                processes=cpu_processes,
+                lease=lease,
+                grace=grace,
+                health=health,
+            )
+            if processes > 1:
+                sys.exit(Supervisor(processes, sys.argv, grace=grace, lease=lease, health=health).run())
+            watch_parent(one.stop_from_anywhere)
+            # What is there now stays: the collector need not look at it again and again.
+            gc.freeze()
+            gc.set_threshold(10_000)
+            in_order = one.run_forever()
     except PenstockError as exc:
         text = f"{exc} ({exc.hint})" if exc.hint else str(exc)
         if not is_supervised():

@@ -13,6 +13,7 @@ from penstock.calls import Claimed
 from penstock.middleware.logging import LoggingMiddleware
 from penstock.payloads import Json
 from penstock.tasks.app import App
+from penstock.worker.contact import Contact
 from penstock.worker.executor import Executor
 from penstock.worker.fetcher import Fetcher
 from penstock.worker.leases import Leases
@@ -134,6 +135,7 @@ class Part:
             executor=self.executor,
             settler=self.settler,
             leases=leases,
+            contact=Contact(client),
             queue_names=names,
             declare=lambda: None,
         )

@@ -20,6 +20,7 @@ from penstock.payloads import load_json
 from penstock.tasks.app import App
 from penstock.values import Backoff
 
+from .contact import Contact
 from .context import WorkerContext
 from .executor import Executor
 from .leases import Leases
@@ -122,6 +123,7 @@ class Fetcher:
         executor: Executor,
         settler: Settler,
         leases: Leases,
+        contact: Contact,
         queue_names: tuple[str, ...],
         declare: Callable[[], Any],
     ) -> None:
@@ -131,6 +133,7 @@ class Fetcher:
         self._executor = executor
         self._settler = settler
         self._leases = leases
+        self._contact = contact
         self._declare = declare
         self._bell = AsyncFlag()
         self._sources = [Source(name, self._bell) for name in queue_names]
@@ -175,11 +178,13 @@ class Fetcher:
                 if not self._trouble:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
                 self._trouble = True
+                self._contact.failed(exc)
                 self._bell.clear()
                 await async_sleep(backoff.next())
                 continue
             if self._trouble:
                 logger.info("the database is there again")
+                self._contact.recovered()
             self._trouble = False
             backoff.reset()
             if pause > 0:
@@ -242,6 +247,7 @@ class Fetcher:
             logger.exception("messages of queue %r could not be claimed", source.queue_name)
             source.poll_at = now() + LONGEST_PAUSE_SECONDS
             return
+        self._contact.answered()
         claimed = timed.result
         if claimed:
             self.on_claimed(len(claimed))

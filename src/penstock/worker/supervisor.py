@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
+from penstock.health import Health
+from penstock.health.lines import Line
 from penstock.values import Backoff
 
 __all__ = ["MISCONFIGURED", "Supervisor", "is_supervised", "watch_parent"]
@@ -23,6 +25,9 @@ logger = logging.getLogger("penstock.worker")
 STEADY_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
+# After SIGABRT, which lets it say where it hangs, SIGKILL.
+ABORT_SECONDS = 3.0
+STEP_SECONDS = 0.1
 # How much longer than its own grace time a worker may take to end.
 OVERTIME_SECONDS = 10.0
 # Tells a worker whose it is, and how often it looks whether that one is there.
@@ -37,6 +42,8 @@ class Child:
     """One worker."""
 
     process: subprocess.Popen[bytes] | None = None
+    line: Line | None = None
+    kill_at: float | None = None
     started_at: float = 0.0
     start_at: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS))
@@ -45,10 +52,14 @@ class Child:
 class Supervisor:
     """Runs the same command so many times, with one process each."""
 
-    def __init__(self, number: int, argv: Sequence[str], grace: float) -> None:
+    def __init__(
+        self, number: int, argv: Sequence[str], *, grace: float, lease: float, health: Health
+    ) -> None:
         self._argv = [sys.executable, "-m", "penstock.cli", *argv[1:], "--processes", "1"]
         self._children = [Child() for _ in range(number)]
         self._grace = grace
+        self._lease = lease
+        self._health = health
         self._signals = 0
         self._failed = False
 
@@ -59,7 +70,9 @@ class Supervisor:
         while not self._signals and not self._failed:
             for child in self._children:
                 self._look_after(child)
-            time.sleep(0.1)
+            self._report()
+            time.sleep(STEP_SECONDS)
+        self._health.set_stopping()
         if not self._signals:
             self._on_signal(signal.SIGTERM, None)
         return 1 if self._end() or self._failed else 0
@@ -75,6 +88,7 @@ class Supervisor:
         if child.process is not None:
             code = child.process.poll()
             if code is None:
+                self._look_whether_it_hangs(child)
                 return
             if code == MISCONFIGURED:
                 logger.error("worker %d cannot work: stopping", child.process.pid)
@@ -86,26 +100,66 @@ class Supervisor:
             logger.error("worker %d ended with %d, started again in %.1f s", child.process.pid, code, pause)
             child.process, child.start_at = None, time.monotonic() + pause
         if time.monotonic() >= child.start_at:
-            # In a session of their own: Ctrl-C reaches them through here alone.
-            child.process = subprocess.Popen(self._argv, start_new_session=True, env=_environment())
-            child.started_at = time.monotonic()
+            self._start(child)
+
+    def _start(self, child: Child) -> None:
+        if child.line is not None:
+            child.line.close()
+        child.line, child.kill_at = Line(), None
+        # In a session of their own: Ctrl-C reaches them through here alone.
+        child.process = subprocess.Popen(
+            self._argv,
+            start_new_session=True,
+            env={**os.environ, VARIABLE: str(os.getpid()), **child.line.environ},
+            pass_fds=(child.line.number,),
+        )
+        child.line.begin()
+        child.started_at = time.monotonic()
+
+    def _look_whether_it_hangs(self, child: Child) -> None:
+        """What a worker held that hung for the time of a lease runs elsewhere: it is of no use any more."""
+        assert child.process is not None
+        assert child.line is not None
+        child.line.listen()
+        if child.kill_at is not None:
+            if time.monotonic() > child.kill_at:
+                child.process.kill()
+        elif child.line.hangs_for > self._lease:
+            logger.error("worker %d hangs, and is ended: %s", child.process.pid, child.line.text)
+            child.process.send_signal(signal.SIGABRT)
+            child.kill_at = time.monotonic() + ABORT_SECONDS
+
+    def _report(self) -> None:
+        """Live while none of them hangs, ready when all are."""
+        self._health.beat()
+        hanging, waiting = [], []
+        for child in self._children:
+            if child.process is None or child.line is None:
+                waiting.append("one is started again")
+                continue
+            told = f"worker {child.process.pid}: {child.line.text}"
+            if child.line.hangs_for:
+                hanging.append(told)
+            if not child.line.is_ready:
+                waiting.append(told)
+        ready = f"{len(self._children) - len(waiting)} of {len(self._children)} workers are ready"
+        self._health.set_hanging("; ".join(hanging))
+        self._health.set_ready(not waiting, "; ".join([ready, *waiting]))
 
     def _end(self) -> int:
-        deadline, code = time.monotonic() + self._grace + OVERTIME_SECONDS, 0
-        for child in self._children:
-            if child.process is None:
-                continue
-            try:
-                code = child.process.wait(max(0.0, deadline - time.monotonic())) or code
-            except subprocess.TimeoutExpired:
-                logger.error("worker %d did not end in time, and is killed", child.process.pid)
-                child.process.kill()
-                code = child.process.wait() or code
-        return 0 if code == 0 else 1
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, VARIABLE: str(os.getpid())}
+        deadline = time.monotonic() + self._grace + OVERTIME_SECONDS
+        processes = [child.process for child in self._children if child.process is not None]
+        while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+            self._health.beat()
+            for child in self._children:
+                if child.line is not None:
+                    child.line.listen()
+            time.sleep(STEP_SECONDS)
+        for process in processes:
+            if process.poll() is None:
+                logger.error("worker %d did not end in time, and is killed", process.pid)
+                process.kill()
+        return 1 if any(process.wait() != 0 for process in processes) else 0
 
 
 def is_supervised() -> bool:

@@ -12,12 +12,14 @@ from typing import Any, Literal
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock._async.enqueuing import AsyncEnqueuing
-from penstock.concurrency import now
+from penstock.concurrency import async_sleep, now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument
+from penstock.health import Health
 from penstock.middleware.logging import LoggingMiddleware
 from penstock.tasks.app import App
 from penstock.values import Backoff, Duration, interval
 
+from .contact import Contact
 from .executor import Executor
 from .fetcher import Fetcher
 from .leases import Leases
@@ -42,6 +44,8 @@ LAST_WORDS_SECONDS = 3.0
 # How long a claim that is under way may take to come to its end.
 CLAIM_SECONDS = 1.0
 CANCEL_SECONDS = 0.5
+# How often the loop shows that it turns.
+BEAT_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 # The last one aborts at once.
@@ -56,7 +60,7 @@ class Worker:
     queues: those to work for; all of the app's, unless given. concurrency: async handlers at once. threads,
     processes: handlers of these kinds at once. lease: for how long a task is this worker's without a sign of
     life; when a worker is lost, its tasks run elsewhere after that. grace: how long handlers have to end
-    when it stops.
+    when it stops. health: told how it is; see penstock.health.reporting().
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Worker:
         processes: int | None = None,
         lease: Duration = LEASE_SECONDS,
         grace: Duration = GRACE_SECONDS,
+        health: Health | None = None,
     ) -> None:
         cores = os.cpu_count() or 1
         self._app = app
@@ -80,6 +85,8 @@ class Worker:
         if self._lease < 1:
             raise InvalidArgument(f"lease must be at least 1 second, not {lease!r}")
         self._grace = interval("grace", grace)
+        self._health = Health() if health is None else health
+        self._contact: Contact | None = None
         self._stop = asyncio.Event()
         self._stopping: Stopping | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,6 +100,7 @@ class Worker:
         """Drain: claim nothing more, end what runs. The second time: abort. In the loop of run()."""
         self._stopping = "drain" if self._stopping is None else "abort"
         self._stop.set()
+        self._health.set_stopping()
 
     def stop_from_anywhere(self) -> None:
         """stop(), from a signal handler or another thread."""
@@ -146,6 +154,7 @@ class Worker:
         claims = self._app.new_async_client(max_connections=1, maintain=False)
         claims._settings = (calls.SET_ASYNCHRONOUS,)
         client._host.be_quiet()
+        beating = self._loop_of(self._beat(), "health")
         try:
             if await self._begin(client, claims):
                 await self._work(client, claims)
@@ -154,6 +163,19 @@ class Worker:
             # What hangs in the network still has a connection.
             claims._abandon()
             client._abandon()
+            beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._health.beat()
+            self._tell_health()
+            await async_sleep(BEAT_SECONDS)
+
+    def _tell_health(self) -> None:
+        """Ready while it works and the database answers."""
+        if self._contact is not None:
+            trouble = self._contact.trouble
+            self._health.set_ready(not trouble, trouble or f"working on {', '.join(self._queue_names)}")
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
@@ -167,6 +189,7 @@ class Worker:
                 if not is_told:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
                 is_told = True
+                self._health.set_ready(False, f"the database cannot be reached: {exc}")
             else:
                 return True
             await _unless(self._stop, backoff.next())
@@ -191,6 +214,7 @@ class Worker:
             logs=not any(isinstance(middleware, LoggingMiddleware) for middleware in app.middleware),
         )
         leases.executor = executor
+        self._contact = contact = Contact(claims)
         fetcher = Fetcher(
             app=app,
             client=client,
@@ -198,6 +222,7 @@ class Worker:
             executor=executor,
             settler=settler,
             leases=leases,
+            contact=contact,
             queue_names=self._queue_names,
             declare=lambda: self._declare(client),
         )
@@ -212,6 +237,7 @@ class Worker:
             fetching,
             self._loop_of(settler.run(), "settler"),
             self._loop_of(leases.run(), "leases"),
+            self._loop_of(contact.run(), "contact"),
             self._loop_of(registry.run(), "registry"),
             self._loop_of(maintainer.run(), "maintainer"),
         ]
@@ -225,6 +251,7 @@ class Worker:
             self._concurrency,
         )
         self.started.set()
+        self._tell_health()
         try:
             await self._until_stopped(loops)
             registry.stopping = True

@@ -1,0 +1,168 @@
+"""What systemd is told, and when; a socket that is gone fails nobody."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from penstock.health import Health, reporting
+from tests.embedded.processes import eventually
+from tests.health.listening import Systemd, systemd
+
+SHOW = "import os; print(sorted(name for name in os.environ if name.startswith(('NOTIFY_', 'WATCHDOG_'))))"
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Systemd]:
+    """systemd, with a socket of either kind."""
+    name = str(tmp_path / "notify") if request.param == "path" else f"@penstock-test-{os.getpid()}"
+    with systemd(name) as one:
+        yield one
+
+
+def surround(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_systemd_is_told_of_every_change(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, manager.variables())
+    health = Health()
+    with reporting(health) as told:
+        assert told.port is None
+        manager.hears("STATUS=starting")
+        assert "READY=1" not in manager.lines
+        health.set_ready(True, "working on\nmail")
+        manager.hears("STATUS=working on mail")
+        health.set_ready(False, "the database is away")
+        manager.hears("STATUS=the database is away")
+        health.set_ready(True, "working")
+        manager.hears("STATUS=working")
+        began = time.monotonic()
+    assert time.monotonic() - began < 0.9
+    manager.hears("STOPPING=1")
+    assert (manager.lines.count("READY=1"), manager.lines.count("STOPPING=1")) == (1, 1)
+    assert manager.messages[-1][1][:2] == ["STOPPING=1", "STATUS=stopping"]
+    # No watchdog was asked for.
+    assert "WATCHDOG=1" not in manager.lines
+
+
+def test_stopping_is_told_at_once_and_not_twice(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, manager.variables())
+    health = Health()
+    with reporting(health):
+        health.set_ready(True)
+        manager.hears("READY=1")
+        health.set_stopping()
+        manager.hears("STOPPING=1", seconds=0.8)
+    assert manager.lines.count("STOPPING=1") == 1
+    assert manager.lines.count("READY=1") == 1
+
+
+def test_signs_of_life_come_at_half_of_the_time_while_the_loop_turns(
+    manager: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surround(monkeypatch, {**manager.variables(watchdog=0.4), "WATCHDOG_PID": str(os.getpid())})
+    health = Health(beat_limit=0.5)
+    with reporting(health):
+        for _ in range(20):
+            health.beat()
+            time.sleep(0.05)
+        signs = manager.times("WATCHDOG=1")
+        gaps = sorted(later - earlier for earlier, later in pairwise(signs))
+        assert 0.15 < gaps[len(gaps) // 2] < 0.3, signs
+        # The loop hangs: after the limit there is no sign any more, and the status says why.
+        eventually(lambda: not health.liveness()[0], "it hangs", 5)
+        hangs_at = time.monotonic()
+        time.sleep(1.5)
+        assert not [at for at in manager.times("WATCHDOG=1") if at > hangs_at + 0.5]
+        assert any("has not turned for" in line for line in manager.lines)
+        before = len(manager.times("WATCHDOG=1"))
+
+        def is_live_again() -> bool:
+            health.beat()
+            return len(manager.times("WATCHDOG=1")) > before
+
+        eventually(is_live_again, "there are signs of life again", 5)
+
+
+def test_the_watchdog_of_another_process_is_not_fed(
+    manager: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surround(monkeypatch, {**manager.variables(watchdog=0.1), "WATCHDOG_PID": str(os.getppid())})
+    health = Health()
+    with reporting(health):
+        health.beat()
+        health.set_ready(True)
+        manager.hears("READY=1")
+        time.sleep(0.3)
+    assert "WATCHDOG=1" not in manager.lines
+
+
+@pytest.mark.parametrize("microseconds", ["", "0", "soon"])
+def test_a_watchdog_that_makes_no_sense_is_none(
+    manager: Systemd, monkeypatch: pytest.MonkeyPatch, microseconds: str
+) -> None:
+    surround(monkeypatch, {**manager.variables(), "WATCHDOG_USEC": microseconds})
+    with reporting(Health()):
+        manager.hears("STATUS=starting")
+    manager.hears("STOPPING=1")
+    assert "WATCHDOG=1" not in manager.lines
+
+
+def test_children_do_not_inherit_it(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+    surround(monkeypatch, {**manager.variables(watchdog=1), "WATCHDOG_PID": str(os.getpid())})
+    with reporting(Health()):
+        seen = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True, check=True)
+    assert seen.stdout == "[]\n"
+
+
+def test_a_socket_that_is_gone_or_comes_back_fails_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+    health = Health()
+    with reporting(health):
+        health.set_ready(True, "one")
+        eventually(lambda: "NOTIFY_SOCKET" in caplog.text, "it is said", 5)
+        health.set_ready(True, "two")
+        time.sleep(0.1)
+        with systemd(str(path)) as manager:
+            # What could not be told is told as soon as it can be.
+            manager.hears("READY=1", seconds=5)
+            manager.hears("STATUS=two")
+        health.set_ready(False, "three")
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2, caplog.text
+
+
+def test_one_that_does_not_listen_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with systemd(str(tmp_path / "notify")) as manager:
+        # Nobody reads any more, and the queue of the socket is full.
+        manager.listen_no_more()
+        surround(monkeypatch, manager.variables(watchdog=0.02))
+        health = Health()
+        began = time.monotonic()
+        with reporting(health):
+            health.set_ready(True)
+            time.sleep(1)
+        assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("name", ["vsock:2:1234", "relative/path"])
+def test_an_address_of_another_kind_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", name)
+    with reporting(Health()):
+        assert "NOTIFY_SOCKET" not in os.environ
+    assert name in caplog.text
