@@ -32,7 +32,7 @@ class Answer:
     def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
         self.code = done.returncode
         self.raw = done.stdout
-        self.out = done.stdout.decode()
+        self.out = done.stdout.decode(errors="surrogateescape")
         self.err = done.stderr.decode()
 
     def __repr__(self) -> str:

@@ -8,12 +8,19 @@ import pytest
 import penstock
 
 from .command import Command
+from .inside import Inside
 
 
 @pytest.fixture
 def command(database18: str, tmp_path: Path) -> Command:
     """`penstock`, with the schema installed where it connects to."""
     return Command(database18, tmp_path)
+
+
+@pytest.fixture
+def inside(command: Command) -> Inside:
+    """The same within this process."""
+    return Inside(command)
 
 
 @pytest.fixture
