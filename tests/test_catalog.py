@@ -34,6 +34,8 @@ CALLABLE = {
     "penstock_viewer": """
         list_topics list_queues get_queue_statistics list_messages list_dlq_messages get_message
         explain_delivery clock schema_version done_channel list_groups list_schedules list_workers
+        diagnose_server diagnose_holders diagnose_tables diagnose_statements diagnose_engine
+        diagnose_queues diagnose_errors
     """,
     "penstock_admin": """
         create_topic delete_topic create_queue alter_queue delete_queue pause_queue resume_queue
@@ -212,6 +214,44 @@ SIGNATURES = {
         "",
         """setof (token, hostname, pid, version, queues, tasks, concurrency, started_at, seen_at, is_alive,
         stopping, held, running)""",
+    ),
+    "diagnose_server": (
+        "",
+        """(now, started_at, version, database_name, role_name, pid, is_standby, is_read_only,
+        sees_all_sessions, autovacuum, track_counts, max_connections, reserved_connections,
+        used_connections, database_limit, database_connections, role_limit, role_connections,
+        client_names, client_counts, notify_usage, oldest_database, oldest_age,
+        oldest_multixact_age, archive_failed_at)""",
+    ),
+    "diagnose_holders": (
+        "",
+        """setof (kind, own, pid, name, database_name, user_name, application_name, client_address, state,
+        transaction_started_at, state_changed_at, query, held_age, holds_vacuum, catalog_age,
+        advisory_keys, locked_tables, is_active, wal_status, retained_bytes)""",
+    ),
+    "diagnose_tables": (
+        "",
+        """setof (table_name, size_bytes, live_rows, dead_rows, vacuum_threshold, autovacuum, vacuumed_at,
+        analyzed_at, frozen_age)""",
+    ),
+    "diagnose_statements": (
+        "",
+        "setof (function_name, calls, mean_ms, max_ms)",
+    ),
+    "diagnose_engine": (
+        "",
+        """(maintained_at, installed_at, clock_offset_seconds, clock_body, queue_count, days_ahead,
+        sequence_name, sequence_used)""",
+    ),
+    "diagnose_queues": (
+        "",
+        """setof (queue_id, queue_name, paused_at, ready_count, waiting_since, seatless_count, overdue_count,
+        overdue_since, expired_count, expired_since, active_count, last_claimed_at, last_settled_at,
+        dead_last_hour, dead_day_before, floor_behind, probe_ms, probe_blocks, is_probed)""",
+    ),
+    "diagnose_errors": (
+        "",
+        "setof (queue_name, reason, error, dead_count, last_at)",
     ),
 }
 

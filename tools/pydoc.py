@@ -117,6 +117,15 @@ GROUPS = {
         "list_schedules",
     ),
     "Workers": ("register_worker", "beat_worker", "forget_worker", "list_workers"),
+    "Diagnosis": (
+        "diagnose_server",
+        "diagnose_holders",
+        "diagnose_tables",
+        "diagnose_statements",
+        "diagnose_engine",
+        "diagnose_queues",
+        "diagnose_errors",
+    ),
     "Now and then, and the rest": ("maintain", "raise_floor", "clock", "channel", "schema_version"),
     "Open and close": ("open", "close"),
 }
@@ -195,6 +204,13 @@ RESULTS = (
     penstock.ListedSchedule,
     penstock.ListedWorker,
     penstock.SchemaVersion,
+    penstock.ServerDiagnosis,
+    penstock.Holder,
+    penstock.TableDiagnosis,
+    penstock.StatementDiagnosis,
+    penstock.EngineDiagnosis,
+    penstock.QueueDiagnosis,
+    penstock.ErrorDiagnosis,
 )
 
 CONSTANTS = {

@@ -36,6 +36,7 @@ ORDER = [
     "schedules",
     "workers",
     "maintain",
+    "diagnosis",
 ]
 WIDTH = 100
 

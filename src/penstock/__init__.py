@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from ._sync.message import Message
     from ._sync.transaction import Transaction
     from .connecting import connect, connect_async
+    from .diagnoses import (
+        EngineDiagnosis,
+        ErrorDiagnosis,
+        Holder,
+        QueueDiagnosis,
+        ServerDiagnosis,
+        StatementDiagnosis,
+        TableDiagnosis,
+    )
     from .errors import (
         ClientClosed,
         ConnectionLost,
@@ -89,12 +98,15 @@ __all__ = [
     "DeadLetter",
     "DeliveryUnknown",
     "Duration",
+    "EngineDiagnosis",
     "EnqueueCall",
+    "ErrorDiagnosis",
     "ErrorEntry",
     "Exponential",
     "GroupHandle",
     "GroupProgress",
     "Handle",
+    "Holder",
     "InvalidArgument",
     "LeaseLost",
     "ListedMessage",
@@ -112,6 +124,7 @@ __all__ = [
     "PayloadTooLarge",
     "PenstockError",
     "ProcessDied",
+    "QueueDiagnosis",
     "QueueDiffers",
     "QueueNotFound",
     "QueueSettings",
@@ -125,8 +138,11 @@ __all__ = [
     "SchemaOutdated",
     "SchemaTooNew",
     "SchemaVersion",
+    "ServerDiagnosis",
     "Snooze",
     "State",
+    "StatementDiagnosis",
+    "TableDiagnosis",
     "Task",
     "TaskCall",
     "TaskContext",
@@ -157,6 +173,15 @@ _HOMES = {
     ".connecting": (
         "connect",
         "connect_async",
+    ),
+    ".diagnoses": (
+        "EngineDiagnosis",
+        "ErrorDiagnosis",
+        "Holder",
+        "QueueDiagnosis",
+        "ServerDiagnosis",
+        "StatementDiagnosis",
+        "TableDiagnosis",
     ),
     ".errors": (
         "ClientClosed",

@@ -7,6 +7,15 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from . import rows
+from .diagnoses import (
+    EngineDiagnosis,
+    ErrorDiagnosis,
+    Holder,
+    QueueDiagnosis,
+    ServerDiagnosis,
+    StatementDiagnosis,
+    TableDiagnosis,
+)
 from .errors import InvalidArgument
 from .models import (
     Breakdown,
@@ -724,6 +733,39 @@ def list_workers() -> Call[list[ListedWorker]]:
     return call("list_workers", rows.LISTED_WORKER.read, rows.LISTED_WORKER.sql)
 
 
+# Diagnosis
+
+
+def diagnose_server() -> Call[ServerDiagnosis]:
+    columns = rows.SERVER_DIAGNOSIS
+    return call("diagnose_server", lambda found: columns.read(found)[0], columns.sql)
+
+
+def diagnose_holders() -> Call[list[Holder]]:
+    return call("diagnose_holders", rows.HOLDER.read, rows.HOLDER.sql)
+
+
+def diagnose_tables() -> Call[list[TableDiagnosis]]:
+    return call("diagnose_tables", rows.TABLE_DIAGNOSIS.read, rows.TABLE_DIAGNOSIS.sql)
+
+
+def diagnose_statements() -> Call[list[StatementDiagnosis]]:
+    return call("diagnose_statements", rows.STATEMENT_DIAGNOSIS.read, rows.STATEMENT_DIAGNOSIS.sql)
+
+
+def diagnose_engine() -> Call[EngineDiagnosis]:
+    columns = rows.ENGINE_DIAGNOSIS
+    return call("diagnose_engine", lambda found: columns.read(found)[0], columns.sql)
+
+
+def diagnose_queues() -> Call[list[QueueDiagnosis]]:
+    return call("diagnose_queues", rows.QUEUE_DIAGNOSIS.read, rows.QUEUE_DIAGNOSIS.sql)
+
+
+def diagnose_errors() -> Call[list[ErrorDiagnosis]]:
+    return call("diagnose_errors", rows.ERROR_DIAGNOSIS.read, rows.ERROR_DIAGNOSIS.sql)
+
+
 def _given(value: Any) -> Any:
     """For a parameter without a default: None is null there, not left out."""
     return NULL if value is None else value
@@ -755,6 +797,33 @@ def session() -> Call[Session]:
         "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database()"
     )
     return Call("session", text, (), lambda found: Session(*found[0]), Repeat.SAFE)
+
+
+class Presence(NamedTuple):
+    """What any server tells anybody, with a schema or without."""
+
+    pid: int
+    database: str
+    role: str
+    at: float
+
+
+def presence() -> Call[Presence]:
+    text = (
+        "select pg_catalog.pg_backend_pid(), pg_catalog.current_database(), cast(current_user as text), "
+        "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())"
+    )
+    return Call("presence", text, (), lambda found: Presence(*found[0]), Repeat.SAFE)
+
+
+def limit_transaction(statement_seconds: float, lock_seconds: float) -> Call[None]:
+    """Let nothing in this transaction take longer, nor wait longer for a lock."""
+    text = (
+        "select pg_catalog.set_config('statement_timeout', %s, true), "
+        "pg_catalog.set_config('lock_timeout', %s, true)"
+    )
+    limits = (str(round(statement_seconds * 1000)), str(round(lock_seconds * 1000)))
+    return Call("limit_transaction", text, limits, _nothing, Repeat.SAFE)
 
 
 def listen(channel_name: str) -> str:

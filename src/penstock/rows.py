@@ -7,6 +7,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
+from .diagnoses import (
+    EngineDiagnosis,
+    ErrorDiagnosis,
+    Holder,
+    QueueDiagnosis,
+    ServerDiagnosis,
+    StatementDiagnosis,
+    TableDiagnosis,
+)
 from .models import (
     DeadLetter,
     ErrorEntry,
@@ -25,14 +34,21 @@ from .statements import Row
 
 __all__ = [
     "DEAD_LETTER",
+    "ENGINE_DIAGNOSIS",
+    "ERROR_DIAGNOSIS",
     "GROUP_PROGRESS",
+    "HOLDER",
     "LISTED_MESSAGE",
     "LISTED_SCHEDULE",
     "LISTED_WORKER",
     "MAINTENANCE_RESULT",
     "MESSAGE_DETAILS",
+    "QUEUE_DIAGNOSIS",
     "QUEUE_SETTINGS",
     "QUEUE_STATISTICS",
+    "SERVER_DIAGNOSIS",
+    "STATEMENT_DIAGNOSIS",
+    "TABLE_DIAGNOSIS",
     "TOPIC",
     "epoch",
     "epoch_of_now",
@@ -141,6 +157,10 @@ def _plain(*names: str) -> tuple[Column, ...]:
 
 def _array(name: str) -> Column:
     return Column((name,), tuple)
+
+
+def _maybe_array(name: str) -> Column:
+    return Column((name,), lambda found: tuple(found or ()))
 
 
 def _json(name: str, read: Callable[..., Any] = _loaded) -> Column:
@@ -258,4 +278,74 @@ LISTED_WORKER = Columns(
         *_plain("is_alive", "stopping", "held"),
         _json("running"),
     ),
+)
+
+SERVER_DIAGNOSIS = Columns(
+    ServerDiagnosis,
+    (
+        *map(_time, ("now", "started_at")),
+        *_plain("version", "database_name", "role_name", "pid", "is_standby", "is_read_only"),
+        *_plain("sees_all_sessions", "autovacuum", "track_counts"),
+        *_plain("max_connections", "reserved_connections", "used_connections"),
+        *_plain("database_limit", "database_connections", "role_limit", "role_connections"),
+        _array("client_names"),
+        _array("client_counts"),
+        *_plain("notify_usage", "oldest_database", "oldest_age", "oldest_multixact_age"),
+        _time("archive_failed_at"),
+    ),
+)
+
+HOLDER = Columns(
+    Holder,
+    (
+        *_plain("kind", "own", "pid", "name", "database_name", "user_name", "application_name"),
+        *_plain("client_address", "state"),
+        *map(_time, ("transaction_started_at", "state_changed_at")),
+        *_plain("query", "held_age", "holds_vacuum", "catalog_age"),
+        _maybe_array("advisory_keys"),
+        _maybe_array("locked_tables"),
+        *_plain("is_active", "wal_status", "retained_bytes"),
+    ),
+)
+
+TABLE_DIAGNOSIS = Columns(
+    TableDiagnosis,
+    (
+        *_plain("table_name", "size_bytes", "live_rows", "dead_rows", "vacuum_threshold", "autovacuum"),
+        *map(_time, ("vacuumed_at", "analyzed_at")),
+        *_plain("frozen_age"),
+    ),
+)
+
+STATEMENT_DIAGNOSIS = Columns(StatementDiagnosis, _plain("function_name", "calls", "mean_ms", "max_ms"))
+
+ENGINE_DIAGNOSIS = Columns(
+    EngineDiagnosis,
+    (
+        *map(_time, ("maintained_at", "installed_at")),
+        *_plain("clock_offset_seconds", "clock_body", "queue_count", "days_ahead"),
+        *_plain("sequence_name", "sequence_used"),
+    ),
+)
+
+QUEUE_DIAGNOSIS = Columns(
+    QueueDiagnosis,
+    (
+        *_plain("queue_id", "queue_name"),
+        _time("paused_at"),
+        *_plain("ready_count"),
+        _time("waiting_since"),
+        *_plain("seatless_count", "overdue_count"),
+        _time("overdue_since"),
+        *_plain("expired_count"),
+        _time("expired_since"),
+        *_plain("active_count"),
+        *map(_time, ("last_claimed_at", "last_settled_at")),
+        *_plain("dead_last_hour", "dead_day_before", "floor_behind"),
+        *_plain("probe_ms", "probe_blocks", "is_probed"),
+    ),
+)
+
+ERROR_DIAGNOSIS = Columns(
+    ErrorDiagnosis, (*_plain("queue_name", "reason", "error", "dead_count"), _time("last_at"))
 )

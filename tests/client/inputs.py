@@ -199,6 +199,13 @@ METHODS: dict[str, dict[str, Kind]] = {
     "beat_worker": {"token": TEXT, "held": INTEGER, "running": RESULT, "stopping": BOOLEAN},
     "forget_worker": {"token": TEXT},
     "list_workers": {},
+    "diagnose_server": {},
+    "diagnose_holders": {},
+    "diagnose_tables": {},
+    "diagnose_statements": {},
+    "diagnose_engine": {},
+    "diagnose_queues": {},
+    "diagnose_errors": {},
 }
 
 CONSUME = {

@@ -52,4 +52,11 @@ def test_every_kind_of_call(database: str) -> None:
         assert queue.requeue_dlq_messages("billing", [letter.message_id]) == 1
         assert queue.cancel_message("billing", letter.message_id)
         assert queue.maintain() is not None
+        assert queue.diagnose_server().version // 10000 >= 15
+        assert {holder.own for holder in queue.diagnose_holders()} == {True}
+        assert {"ready", "active"} < {table.table_name for table in queue.diagnose_tables()}
+        assert len(queue.diagnose_statements()) > 1
+        assert queue.diagnose_engine().queue_count == 1
+        assert [found.ready_count for found in queue.diagnose_queues()] == [1000]
+        assert queue.diagnose_errors() == []
         assert abs(queue.clock() - datetime.now(UTC)) < timedelta(minutes=1)

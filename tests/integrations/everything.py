@@ -7,7 +7,8 @@ import inspect
 import re
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from types import UnionType
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import psycopg
 
@@ -73,6 +74,16 @@ def typed(value: object) -> object:
     return kind, value
 
 
+def kinds_of(value: object) -> object:
+    """What kind of rows they are; each field has to be of its type."""
+    rows = value if isinstance(value, list) else [value]
+    for row in rows:
+        for name, hint in get_type_hints(type(row)).items():
+            allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+            assert type(getattr(row, name)) in {get_origin(kind) or kind for kind in allowed}, (name, row)
+    return {type(row).__name__ for row in rows}
+
+
 _MESSAGE = [name for name, value in vars(AsyncMessage).items() if isinstance(value, property)]
 _MESSAGE.remove("is_lost")
 
@@ -92,7 +103,9 @@ class _Recorder:
             result = await getattr(self._api, name)(*arguments, **options)
             # It is for people: it tells the time in the zone and style of their session.
             told = _MOMENT.sub("then", result) if name == "explain_delivery" else result
-            self.steps.append((name, typed(told)))
+            # They tell of sessions and of moments, which are others every time.
+            kinds = kinds_of(result) if name.startswith("diagnose_") else typed(told)
+            self.steps.append((name, kinds))
             return result
 
         return call
@@ -106,6 +119,7 @@ async def call_everything(api: AsyncApi) -> list[Step]:
     ids = await _publish(api)
     await _settle(api)
     await _look(api, ids)
+    await _diagnose(api)
     await _dead_letters(api)
     await _tasks(api)
     await _schedules(api)
@@ -193,6 +207,16 @@ async def _look(api: AsyncApi, ids: list[int]) -> None:
     await api.list_messages("mail", state="ready", page_size=2, after=page[0].cursor)
     await api.get_queue_statistics()
     await api.get_queue_statistics("mail", completed_since=await api.clock())
+
+
+async def _diagnose(api: AsyncApi) -> None:
+    await api.diagnose_server()
+    await api.diagnose_holders()
+    await api.diagnose_tables()
+    await api.diagnose_statements()
+    await api.diagnose_engine()
+    await api.diagnose_queues()
+    await api.diagnose_errors()
 
 
 async def _dead_letters(api: AsyncApi) -> None:

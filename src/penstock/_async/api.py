@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from .administration import AsyncAdministration
 from .consuming import AsyncConsuming
+from .diagnosing import AsyncDiagnosing
 from .publishing import AsyncPublishing
 from .tasks import AsyncTasks
 
 __all__ = ["AsyncApi"]
 
 
-class AsyncApi(AsyncPublishing, AsyncConsuming, AsyncAdministration, AsyncTasks):
+class AsyncApi(AsyncPublishing, AsyncConsuming, AsyncAdministration, AsyncDiagnosing, AsyncTasks):
     """All calls, over whatever carries them."""

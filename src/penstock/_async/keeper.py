@@ -98,10 +98,16 @@ class AsyncKeeper:
 
 
 class AsyncMaintainer:
-    """Calls maintain() every second or few while anybody consumes; many may, one of them does the work."""
+    """Calls maintain() every second or few while it is wanted; many may, one of them does the work.
 
-    def __init__(self, maintain: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    pause: how long after a call that found something to do the next one is made.
+    """
+
+    def __init__(
+        self, maintain: Callable[[], Coroutine[Any, Any, Any]], *, pause: float = MAINTAIN_SECONDS
+    ) -> None:
         self._maintain = maintain
+        self._pause = pause
         self._lock = threading.Lock()
         self._flag = AsyncFlag()
         self._is_wanted = False
@@ -127,7 +133,7 @@ class AsyncMaintainer:
 
     async def _run(self) -> None:
         # More seldom where there is nothing to do, or somebody else does it: many clients should cost little.
-        backoff = Backoff(MAINTAIN_SECONDS, LONGEST_MAINTAIN_SECONDS)
+        backoff = Backoff(self._pause, LONGEST_MAINTAIN_SECONDS)
         while True:
             was_told = await self._flag.wait(backoff.next())
             with self._lock:

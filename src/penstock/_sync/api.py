@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from .administration import Administration
 from .consuming import Consuming
+from .diagnosing import Diagnosing
 from .publishing import Publishing
 from .tasks import Tasks
 
 __all__ = ["Api"]
 
 
-class Api(Publishing, Consuming, Administration, Tasks):
+class Api(Publishing, Consuming, Administration, Diagnosing, Tasks):
     """All calls, over whatever carries them."""

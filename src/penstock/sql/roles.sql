@@ -47,6 +47,13 @@ declare
         ['list_groups',                     'penstock_viewer'],
         ['list_schedules',                  'penstock_viewer'],
         ['list_workers',                    'penstock_viewer'],
+        ['diagnose_server',                  'penstock_viewer'],
+        ['diagnose_holders',                 'penstock_viewer'],
+        ['diagnose_tables',                  'penstock_viewer'],
+        ['diagnose_statements',              'penstock_viewer'],
+        ['diagnose_engine',                  'penstock_viewer'],
+        ['diagnose_queues',                  'penstock_viewer'],
+        ['diagnose_errors',                  'penstock_viewer'],
 
         ['create_topic',                    'penstock_admin'],
         ['delete_topic',                    'penstock_admin'],

@@ -1,0 +1,186 @@
+"""What the functions that diagnose tell: facts, without a judgement of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+__all__ = [
+    "EngineDiagnosis",
+    "ErrorDiagnosis",
+    "Holder",
+    "QueueDiagnosis",
+    "ServerDiagnosis",
+    "StatementDiagnosis",
+    "TableDiagnosis",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDiagnosis:
+    """How the server is.
+
+    version: 180001 for 18.1. sees_all_sessions: whether the caller may see what others do.
+    reserved_connections: how many of max_connections are for superusers. database_limit, role_limit: None
+    where there is none. client_names, client_counts: who has most of the connections. notify_usage: how full
+    the queue of NOTIFY is, 0 to 1. oldest_age: of the transactions that oldest_database still has to freeze.
+    archive_failed_at: None where the archiver has succeeded since.
+    """
+
+    now: datetime
+    started_at: datetime
+    version: int
+    database_name: str
+    role_name: str
+    pid: int
+    is_standby: bool
+    is_read_only: bool
+    sees_all_sessions: bool
+    autovacuum: bool
+    track_counts: bool
+    max_connections: int
+    reserved_connections: int
+    used_connections: int
+    database_limit: int | None
+    database_connections: int
+    role_limit: int | None
+    role_connections: int
+    client_names: tuple[str, ...]
+    client_counts: tuple[int, ...]
+    notify_usage: float
+    oldest_database: str
+    oldest_age: int
+    oldest_multixact_age: int
+    archive_failed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who has a transaction open, or keeps something for later.
+
+    kind: "session", "standby", "prepared transaction" or "replication slot". own: the caller itself. name: of
+    a prepared transaction or a slot. held_age: how many transactions ago what it may still want to see was
+    current. holds_vacuum: whether vacuum has to keep that in the tables of this database. catalog_age: the
+    same for the catalog only. advisory_keys: locks of the engine, by queue id; 0: of the installer, -1: of
+    maintain(). locked_tables: tables and indexes of the engine that it keeps others from writing to.
+    wal_status, retained_bytes: of a slot.
+
+    What the caller may not see is None.
+    """
+
+    kind: str
+    own: bool
+    pid: int | None
+    name: str | None
+    database_name: str | None
+    user_name: str | None
+    application_name: str | None
+    client_address: str | None
+    state: str | None
+    transaction_started_at: datetime | None
+    state_changed_at: datetime | None
+    query: str | None
+    held_age: int | None
+    holds_vacuum: bool
+    catalog_age: int | None
+    advisory_keys: tuple[int, ...]
+    locked_tables: tuple[str, ...]
+    is_active: bool
+    wal_status: str | None
+    retained_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableDiagnosis:
+    """How a table of the engine is.
+
+    size_bytes: with indexes, as of its last vacuum. vacuum_threshold: from how many dead rows on autovacuum
+    comes. autovacuum: whether it may. frozen_age: of its oldest transactions.
+    """
+
+    table_name: str
+    size_bytes: int
+    live_rows: int
+    dead_rows: int
+    vacuum_threshold: int
+    autovacuum: bool
+    vacuumed_at: datetime | None
+    analyzed_at: datetime | None
+    frozen_age: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatementDiagnosis:
+    """How long calls of a function took, as pg_stat_statements knows it; calls is None where it does not."""
+
+    function_name: str
+    calls: int | None
+    mean_ms: float | None
+    max_ms: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDiagnosis:
+    """How the engine is.
+
+    maintained_at: when the chores of maintain() were last done; None: never. installed_at: when this version
+    was. clock_offset_seconds: by how much penstock.clock() is ahead of the server's clock. clock_body: what
+    it consists of. days_ahead: for how many days there are partitions of the history. sequence_name,
+    sequence_used: the one that is used up most, 0 to 1.
+    """
+
+    maintained_at: datetime | None
+    installed_at: datetime
+    clock_offset_seconds: float
+    clock_body: str
+    queue_count: int
+    days_ahead: int | None
+    sequence_name: str | None
+    sequence_used: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDiagnosis:
+    """How a queue is. Counts stop at 1000.
+
+    ready_count: what may be claimed, up to 1000 of each priority. waiting_since: when the oldest of those was
+    published. seatless_count: what waits for a place of its tenant. overdue_count, overdue_since: what is due
+    and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet.
+    active_count: leases that run. last_claimed_at, last_settled_at: the latest signs of a consumer.
+    dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before (up to 24000).
+    floor_behind: by how much the floor could rise, in ranks. probe_ms, probe_blocks: what it took to find the
+    first message of each priority, as a claim does.
+
+    is_probed: False where there was no time to look; the rest is None then.
+    """
+
+    queue_id: int
+    queue_name: str
+    paused_at: datetime | None
+    ready_count: int | None
+    waiting_since: datetime | None
+    seatless_count: int | None
+    overdue_count: int | None
+    overdue_since: datetime | None
+    expired_count: int | None
+    expired_since: datetime | None
+    active_count: int | None
+    last_claimed_at: datetime | None
+    last_settled_at: datetime | None
+    dead_last_hour: int | None
+    dead_day_before: int | None
+    floor_behind: int | None
+    probe_ms: float | None
+    probe_blocks: int | None
+    is_probed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorDiagnosis:
+    """What dead letters of the last hour died of: the first line of the error, and how many they are."""
+
+    queue_name: str
+    reason: str
+    error: str | None
+    dead_count: int
+    last_at: datetime

@@ -1,0 +1,132 @@
+"""A finding: what was looked at, how it is, and what to do; and the words that findings are made of."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+
+__all__ = [
+    "SEVERE",
+    "Finding",
+    "Limits",
+    "Status",
+    "ago",
+    "count_of",
+    "duration",
+    "identifier",
+    "literal",
+    "many",
+    "ok",
+    "severity",
+    "shell",
+    "size",
+]
+
+Status: TypeAlias = Literal["ok", "warning", "problem", "unknown"]
+
+# How many times the patience of a warning makes a problem.
+SEVERE = 12
+# Counts of a queue stop here.
+MOST = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check has to say.
+
+    subject: what it is about; None where it is about all of it. found: in a sentence or two. advice: what to
+    do, and command: what to type for that, in a shell or, where it ends with a semicolon, in psql.
+    """
+
+    check: str
+    status: Status
+    subject: str | None
+    found: str
+    advice: str | None = None
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """From when on something is worth telling.
+
+    patience: for so many seconds something may be open, wait or be late; then it is a warning, and a problem
+    after SEVERE times as long.
+    """
+
+    patience: float = 300.0
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, "ok", None, found)
+
+
+def severity(seconds: float, limits: Limits) -> Status:
+    """What it means that something lasts for so long."""
+    if seconds < limits.patience:
+        return "ok"
+    return "problem" if seconds >= SEVERE * limits.patience else "warning"
+
+
+# Words
+
+
+def duration(length: timedelta | float) -> str:
+    """In two units at most: 850 ms, 12 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    if abs(seconds) < 1:
+        return f"{seconds * 1000:.0f} ms"
+    sign, whole = "-" if seconds < 0 else "", int(abs(seconds))
+    for unit, size_, smaller, smaller_size in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "min", 60),
+        ("min", 60, "s", 1),
+    ):
+        if whole >= size_:
+            rest = whole % size_ // smaller_size
+            return f"{sign}{whole // size_} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{sign}{whole} s"
+
+
+def ago(at: datetime, now: datetime) -> str:
+    return f"{duration(now - at)} ago"
+
+
+def size(number: int) -> str:
+    """Bytes, in the unit that fits."""
+    amount = float(number)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:.3g} TB"
+
+
+def count_of(number: int, thing: str, things: str | None = None) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def many(number: int, thing: str, things: str | None = None, most: int = MOST) -> str:
+    """The same of a count that stops somewhere."""
+    if number < most:
+        return count_of(number, thing, things)
+    return f"{most:,} or more {things or thing + 's'}"
+
+
+def literal(text: str) -> str:
+    """A value as it stands in SQL."""
+    quoted = "'" + text.replace("'", "''") + "'"
+    return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
+
+
+def identifier(name: str) -> str:
+    """A name as it stands in SQL."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def shell(*words: str) -> str:
+    """A command as it is typed."""
+    return shlex.join(words)

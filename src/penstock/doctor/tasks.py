@@ -1,0 +1,76 @@
+"""Whether workers live, and do what is due again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.models import ListedWorker
+from penstock.version import __version__
+
+from .facts import Facts, known
+from .findings import Finding, Limits, ago, count_of, duration, ok, severity, shell
+
+__all__ = ["schedules", "workers"]
+
+SHOWN = 10
+
+
+def workers(facts: Facts, _limits: Limits) -> Iterator[Finding]:
+    found, now = known(facts.workers), facts.engine_now
+    alive = [worker for worker in found if worker.is_alive]
+    covered = {name for worker in alive if not worker.stopping for name in worker.queues}
+    lost = [worker for worker in found if not worker.is_alive and not covered.issuperset(worker.queues)]
+    for worker in lost[:SHOWN]:
+        missing = ", ".join(sorted(set(worker.queues) - covered))
+        yield Finding(
+            "workers",
+            "warning",
+            _name(worker),
+            f"Seen last {ago(worker.seen_at, now)}, no goodbye, and no live worker takes from {missing}. "
+            "What it held comes back when its leases run out.",
+            "See on its machine what became of it, and start it again:",
+            shell("penstock", "workers"),
+        )
+    if len(lost) > SHOWN:
+        yield Finding("workers", "warning", None, f"{len(lost) - SHOWN} others were lost, too.")
+    others = [worker for worker in alive if worker.version != __version__]
+    for worker in others[:SHOWN]:
+        yield Finding(
+            "workers",
+            "warning",
+            _name(worker),
+            f"It runs Penstock {worker.version}, and here is {__version__}.",
+            "Deploy the same version everywhere, and restart it.",
+        )
+    if not lost and not others:
+        gone = len(found) - len(alive)
+        replaced = f", {count_of(gone, 'other')} lost and replaced" if gone else ""
+        yield ok("workers", f"{count_of(len(alive), 'live worker')}{replaced}.")
+
+
+def _name(worker: ListedWorker) -> str:
+    return f"worker {worker.pid} on {worker.hostname}"
+
+
+def schedules(facts: Facts, limits: Limits) -> Iterator[Finding]:
+    found, now, fine = known(facts.schedules), facts.engine_now, True
+    for schedule in found:
+        if schedule.paused_at is not None:
+            continue
+        late = (now - schedule.next_at).total_seconds()
+        status = severity(late, limits)
+        if status == "ok" or late <= 0:
+            continue
+        fine = False
+        yield Finding(
+            "schedules",
+            status,
+            f"schedule {schedule.name}",
+            f"Due {duration(late)} ago, and nobody has sent it: no worker of the app that declares it runs.",
+            "Start that worker, or send it now by hand:",
+            shell("penstock", "schedule", "run", schedule.name),
+        )
+    if fine:
+        number = sum(schedule.paused_at is not None for schedule in found)
+        held = f", {number} of them paused" if number else ""
+        yield ok("schedules", f"{count_of(len(found), 'schedule')}{held}, none of them late.")

@@ -1,0 +1,387 @@
+-- Diagnosis: how the server, the engine and each queue are, for `penstock doctor` to judge. All of it is cheap at any size.
+
+-- What shows other people's sessions is called with the caller's own rights and reads pg_catalog only: who may see what is
+-- PostgreSQL's to decide, and the owner of this schema lends nobody its eyes.
+create or replace function penstock.diagnose_server() returns penstock.server_diagnosis
+language sql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+    with sessions as materialized (
+        -- What kind a session is, is not told to everybody.
+        select a.usesysid, a.usename, a.datid, a.application_name
+        from pg_stat_activity a
+        where coalesce(a.backend_type, 'client backend') = 'client backend' and a.usesysid is not null and a.datid is not null
+    ), busiest as (
+        select coalesce(nullif(s.application_name, ''), 'without a name') || ' of ' || coalesce(s.usename, s.usesysid::text) as name, count(*)::int as n
+        from sessions s group by 1 order by 2 desc, 1 limit 5
+    )
+    select
+        clock_timestamp(), pg_postmaster_start_time(), current_setting('server_version_num')::int, current_database()::text, current_user::text,
+        pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transaction_read_only')::boolean,
+        pg_has_role('pg_read_all_stats', 'usage'), current_setting('autovacuum')::boolean, current_setting('track_counts')::boolean,
+        current_setting('max_connections')::int,
+        current_setting('superuser_reserved_connections')::int + coalesce(current_setting('reserved_connections', true)::int, 0),
+        (select count(*)::int from sessions),
+        nullif(d.datconnlimit, -1), (select count(*)::int from sessions s where s.datid = d.oid),
+        nullif(r.rolconnlimit, -1), (select count(*)::int from sessions s where s.usesysid = r.oid),
+        array(select b.name from busiest b), array(select b.n from busiest b),
+        pg_notification_queue_usage(),
+        oldest.datname::text, oldest.age, (select max(mxid_age(x.datminmxid))::bigint from pg_database x),
+        (select case when a.last_failed_time > coalesce(a.last_archived_time, '-infinity') then a.last_failed_time end from pg_stat_archiver a)
+    from pg_database d
+    cross join pg_roles r
+    cross join (select x.datname, age(x.datfrozenxid)::bigint as age from pg_database x order by 2 desc limit 1) oldest
+    where d.datname = current_database() and r.rolname = current_user
+$$;
+comment on function penstock.diagnose_server() is
+    'How the server is: its version and clock, what the caller may see (sees_all_sessions), settings of vacuum, connections and their limits (null: none) with who has most of them, how full the NOTIFY queue is (0 to 1), the database with the oldest transactions, and since when the archiver fails (null: it does not). One row.';
+
+-- An xid or a snapshot holds back vacuum of our tables if it is of this database, or a standby's. The transaction of a prepared
+-- one shows in its locks only, by the lock on its own id.
+create or replace function penstock.diagnose_holders() returns setof penstock.holder
+language sql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+    with locks as materialized (
+        select l.pid, l.virtualtransaction, l.locktype, l.mode, l.transactionid, l.relation, l.objid
+        from pg_locks l
+        where l.granted and (
+            l.locktype = 'advisory' and l.classid = 1346719315 and l.objsubid = 2
+                and l.database = (select d.oid from pg_database d where d.datname = current_database())
+            or l.locktype = 'relation' and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+                and l.database = (select d.oid from pg_database d where d.datname = current_database())
+            or l.locktype = 'transactionid' and l.pid is null
+        )
+    ), holding as materialized (
+        select
+            l.pid, l.virtualtransaction,
+            array_agg(distinct case when l.objid::bigint > 2147483647 then l.objid::bigint - 4294967296 else l.objid::bigint end::int)
+                filter (where l.locktype = 'advisory') as keys,
+            array_agg(distinct c.relname::text) filter (where c.oid is not null) as tables,
+            max(l.transactionid::text) filter (where l.locktype = 'transactionid') as xid
+        from locks l
+        left join pg_class c on l.locktype = 'relation' and c.oid = l.relation and c.relnamespace = to_regnamespace('penstock')
+            and c.relkind in ('r', 'p', 'i', 'S')
+        group by l.pid, l.virtualtransaction
+        having bool_or(l.locktype <> 'relation') or count(c.oid) > 0
+    ), sessions as (
+        select
+            case when a.backend_type = 'walsender' or a.backend_type is null and a.datid is null then 'standby' else 'session' end as kind,
+            a.pid = pg_backend_pid() as own, a.pid, null::text as name, a.datname::text, coalesce(a.usename, a.usesysid::text) as usename, a.application_name,
+            host(a.client_addr) as client_addr, a.state, a.xact_start, a.state_change, a.query,
+            greatest(age(a.backend_xmin), age(a.backend_xid))::bigint as held,
+            coalesce(a.backend_xmin, a.backend_xid) is not null and (a.datid is null or a.datname = current_database())
+                and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid) as holds,
+            null::bigint as catalog_age, h.keys, h.tables, true as active, null::text as wal_status, null::bigint as retained
+        from pg_stat_activity a
+        left join holding h on h.pid = a.pid
+        where a.usesysid is not null and (a.xact_start is not null or a.backend_xmin is not null or a.backend_xid is not null or h.pid is not null)
+    ), prepared as (
+        select
+            'prepared transaction', false, null::int, p.gid, p.database::text, p.owner::text, null::text, null::text, 'prepared', p.prepared, p.prepared, null::text,
+            age(p.transaction)::bigint, p.database = current_database(), null::bigint, h.keys, h.tables, false, null::text, null::bigint
+        from pg_prepared_xacts p
+        left join holding h on h.pid is null and h.xid = p.transaction::text
+    ), slots as (
+        select
+            'replication slot', false, s.active_pid, s.slot_name::text, s.database::text, null::text, s.plugin::text, null::text, s.slot_type,
+            null::timestamptz, (to_jsonb(s) ->> 'inactive_since')::timestamptz, null::text,
+            age(s.xmin)::bigint, s.xmin is not null, age(s.catalog_xmin)::bigint, null::int[], null::text[], s.active, s.wal_status,
+            pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end, s.restart_lsn)::bigint
+        from pg_replication_slots s
+    )
+    select x.* from (select * from sessions union all select * from prepared union all select * from slots) x
+    order by x.held desc nulls last, x.xact_start limit 1000
+$$;
+comment on function penstock.diagnose_holders() is
+    'Whoever has a transaction open, or keeps something for later: sessions, standbys, prepared transactions and replication slots, at most 1000. held_age: how many transactions ago what it still may want to see was current; holds_vacuum: whether vacuum has to keep that in the tables of this database. advisory_keys: the locks of the engine that it has, by queue id (0: of the installer, -1: of maintain()); while it has that of a queue, the floor of the queue cannot rise. locked_tables: tables and indexes of the engine that it has locked against writers. Of slots: name, catalog_age, wal_status, retained_bytes. own: the caller itself. What the caller may not see of others is null, or <insufficient privilege>.';
+
+-- Sizes are as of the last vacuum: to ask the file system would take a lock on each table.
+create or replace function penstock.diagnose_tables() returns setof penstock.table_diagnosis
+language sql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+    select
+        c.relname::text,
+        (
+            c.relpages + coalesce(t.relpages, 0) + coalesce((
+                select sum(x.relpages) from pg_index i join pg_class x on x.oid = i.indexrelid where i.indrelid in (c.oid, t.oid)
+            ), 0)
+        )::bigint * current_setting('block_size')::bigint,
+        pg_stat_get_live_tuples(c.oid), pg_stat_get_dead_tuples(c.oid),
+        (
+            coalesce(o.threshold, current_setting('autovacuum_vacuum_threshold')::float8)
+            + coalesce(o.scale, current_setting('autovacuum_vacuum_scale_factor')::float8) * greatest(c.reltuples, 0)
+        )::bigint,
+        coalesce(o.enabled, true),
+        greatest(pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)),
+        greatest(pg_stat_get_last_analyze_time(c.oid), pg_stat_get_last_autoanalyze_time(c.oid)),
+        age(c.relfrozenxid)::bigint
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    left join pg_class t on t.oid = c.reltoastrelid
+    cross join lateral (
+        select
+            bool_and(x.option_value::boolean) filter (where x.option_name = 'autovacuum_enabled') as enabled,
+            max(x.option_value::float8) filter (where x.option_name = 'autovacuum_vacuum_threshold') as threshold,
+            max(x.option_value::float8) filter (where x.option_name = 'autovacuum_vacuum_scale_factor') as scale
+        from pg_options_to_table(c.reloptions) x
+        where x.option_name in ('autovacuum_enabled', 'autovacuum_vacuum_threshold', 'autovacuum_vacuum_scale_factor')
+    ) o
+    where n.nspname = 'penstock' and c.relkind = 'r'
+    order by c.relname
+$$;
+comment on function penstock.diagnose_tables() is
+    'How the tables of the engine are: their size with indexes as of the last vacuum, living and dead rows as the statistics know them, from how many dead rows on autovacuum comes, whether it may (autovacuum), when they were last vacuumed and analyzed, and the age of their oldest transactions.';
+
+-- The extension may be in any schema; that the view is its own is looked up, so that nobody can put another in its place.
+create or replace function penstock.diagnose_statements() returns setof penstock.statement_diagnosis
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set jit = off
+as $$
+declare
+    functions constant text[] := array[
+        'publish_message', 'publish_messages', 'send_message', 'send_messages', 'consume_message', 'consume_messages_batch',
+        'ack_message', 'ack_messages', 'ack_tasks', 'nack_message', 'pulse', 'maintain'
+    ];
+    view regclass;
+begin
+    select c.oid into view
+    from pg_extension e
+    join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid and d.classid = 'pg_class'::regclass and d.deptype = 'e'
+    join pg_class c on c.oid = d.objid
+    where e.extname = 'pg_stat_statements' and c.relname = 'pg_stat_statements' and c.relkind = 'v';
+    if view is not null and has_table_privilege(view, 'select') then
+        begin
+            return query execute format(
+                $query$
+                    select f.name, x.calls, x.mean, x.worst
+                    from unnest($1) f(name)
+                    left join lateral (
+                        select sum(s.calls)::bigint as calls, sum(s.total_exec_time) / sum(s.calls) as mean, max(s.max_exec_time) as worst
+                        from %s s
+                        where s.dbid = (select d.oid from pg_database d where d.datname = current_database())
+                            and s.calls > 0 and strpos(s.query, 'penstock.' || f.name || '(') > 0
+                            and s.query !~* '^\s*(create|comment|alter|drop|grant|revoke|do)\M'
+                    ) x on true
+                $query$, view
+            ) using functions;
+            return;
+        -- Installed, but not loaded.
+        exception when object_not_in_prerequisite_state then
+            null;
+        end;
+    end if;
+    return query select f.name, null::bigint, null::float8, null::float8 from unnest(functions) f(name);
+end
+$$;
+comment on function penstock.diagnose_statements() is
+    'How often each of the functions that are called all day was called by a statement in this database, and how many milliseconds that took, on average and at most, since the statistics were reset: from pg_stat_statements. calls is null where that is not installed, or has not seen any.';
+
+create or replace function penstock.diagnose_engine() returns penstock.engine_diagnosis
+language sql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+set jit = off
+as $$
+    select
+        (select nullif(max(u.done_at), '-infinity') from penstock.upkeep u),
+        (select i.installed_at from penstock.installation i),
+        extract(epoch from penstock.clock() - clock_timestamp())::float8,
+        (select p.prosrc from pg_proc p where p.oid = 'penstock.clock()'::regprocedure),
+        (select count(*) from penstock.queues),
+        (
+            select max(to_date(right(c.relname, 8), 'YYYYMMDD')) - (penstock.clock() at time zone 'UTC')::date from pg_inherits i join pg_class c on c.oid = i.inhrelid
+            where i.inhparent = 'penstock.done'::regclass and c.relname ~ '^done_[0-9]{8}$'
+        ),
+        s.name, s.used
+    from (select 1) one
+    left join lateral (
+        select c.relname::text as name, pg_sequence_last_value(c.oid)::float8 / q.seqmax as used
+        from pg_class c join pg_sequence q on q.seqrelid = c.oid
+        where c.relnamespace = 'penstock'::regnamespace
+        order by 2 desc nulls last limit 1
+    ) s on true
+$$;
+comment on function penstock.diagnose_engine() is
+    'How the engine is: when the chores of maintain() were last done (null: never), when this version was installed, by how much penstock.clock() differs from the clock of the server and what it consists of, how many queues there are, for how many days to come done has partitions (null: for none), and the sequence that is used up most (0 to 1). One row.';
+
+-- By steps, each a range of ranks, so that it ends in time whatever lies there; empty ranges are taken larger and larger.
+create or replace function penstock._probe_head(queue_id int, priority int, floor_rank bigint, last_rank bigint, until timestamptz) returns bigint
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    head bigint;
+    width bigint := 10000;
+    began timestamptz;
+begin
+    loop
+        began := clock_timestamp();
+        select r.rank into head from penstock.ready r
+        where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank and r.rank < floor_rank + width
+        order by r.rank, r.id limit 1;
+        exit when head is not null;
+        floor_rank := floor_rank + width;
+        if floor_rank > last_rank then
+            return last_rank;
+        end if;
+        if clock_timestamp() > until then
+            return null;
+        end if;
+        if clock_timestamp() < began + interval '1 ms' then
+            width := width * 10;
+        end if;
+    end loop;
+    return head;
+end
+$$;
+comment on function penstock._probe_head(int, int, bigint, bigint, timestamptz) is
+    'The rank of the first message from a floor on, as a claim finds it; the last rank where there is none, null where there was no time.';
+
+-- Blocks of ready that this transaction has asked for so far: what a probe costs, whatever else the machine does.
+create or replace function penstock._blocks_of_ready() returns bigint
+language sql volatile
+as $$
+    select coalesce(pg_stat_get_xact_blocks_fetched('penstock.ready_order'::regclass), 0)
+        + coalesce(pg_stat_get_xact_blocks_fetched('penstock.ready'::regclass), 0)
+$$;
+comment on function penstock._blocks_of_ready() is 'How many blocks of ready and its order this transaction has looked at.';
+
+create or replace function penstock._diagnose_queue(queue_id int, queue_name text, paused_at timestamptz, at timestamptz, until timestamptz) returns penstock.queue_diagnosis
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    most constant int := 1000;
+    found_here penstock.queue_diagnosis;
+    ranks bigint[];
+    heads bigint[];
+    from_rank bigint;
+    since timestamptz;
+    last_id bigint := penstock._last_id();
+    began timestamptz;
+    blocks bigint;
+    n bigint;
+    first timestamptz;
+    tried timestamptz;
+begin
+    found_here.queue_id := queue_id;
+    found_here.queue_name := queue_name;
+    found_here.paused_at := paused_at;
+    found_here.is_probed := false;
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    if ranks is null or clock_timestamp() > until then
+        return found_here;
+    end if;
+    blocks := penstock._blocks_of_ready();
+    began := clock_timestamp();
+    for p in 0..3 loop
+        heads[p + 1] := penstock._probe_head(queue_id, p, ranks[p + 1], last_id, until);
+    end loop;
+    found_here.probe_ms := extract(epoch from clock_timestamp() - began) * 1000;
+    found_here.probe_blocks := penstock._blocks_of_ready() - blocks;
+    if array_position(heads, null) is not null then
+        return found_here;
+    end if;
+    select max(greatest(h.rank - f.rank, 0)) into found_here.floor_behind
+    from unnest(heads) with ordinality h(rank, n) join unnest(ranks) with ordinality f(rank, n) using (n);
+    found_here.ready_count := 0;
+    for p in 0..3 loop
+        select count(*), min(r.published_at), max((r.errors -> -1 ->> 'at')::timestamptz) into n, first, tried
+        from (
+            select r.published_at, r.errors from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= heads[p + 1]
+            order by r.rank, r.id limit most
+        ) r;
+        found_here.ready_count := found_here.ready_count + n;
+        found_here.waiting_since := least(found_here.waiting_since, first);
+        found_here.last_settled_at := greatest(found_here.last_settled_at, tried);
+    end loop;
+    select count(*) into found_here.seatless_count
+    from (
+        select from penstock.waiting w where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit most
+    ) w;
+    select count(*) filter (where s.due_at <= at), min(s.due_at) filter (where s.due_at <= at), max((s.errors -> -1 ->> 'at')::timestamptz)
+    into found_here.overdue_count, found_here.overdue_since, tried
+    from (
+        select s.due_at, s.errors from penstock.scheduled s
+        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit most
+    ) s;
+    found_here.last_settled_at := greatest(found_here.last_settled_at, tried);
+    select count(*), min(a.vt), max(a.claimed_at) into found_here.expired_count, found_here.expired_since, found_here.last_claimed_at
+    from (
+        select a.vt, a.claimed_at from penstock.active a
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at order by a.vt limit most
+    ) a;
+    select count(*), greatest(max(a.claimed_at), found_here.last_claimed_at) into found_here.active_count, found_here.last_claimed_at
+    from (
+        select a.claimed_at from penstock.active a
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt >= at order by a.vt limit most
+    ) a;
+    select max(d.completed_at) into tried
+    from (select d.completed_at from penstock.done d where d.queue_id = queue_id order by d.id desc limit 100) d;
+    found_here.last_settled_at := greatest(found_here.last_settled_at, tried);
+    select count(*), max(d.moved_at) filter (where d.reason <> 'expired') into found_here.dead_last_hour, tried
+    from (
+        select d.moved_at, d.reason from penstock.dead d
+        where d.sweep_queue_id = queue_id and d.moved_at > at - interval '1 hour' order by d.moved_at desc limit most
+    ) d;
+    found_here.last_settled_at := greatest(found_here.last_settled_at, tried);
+    select count(*) into found_here.dead_day_before
+    from (
+        select from penstock.dead d
+        where d.sweep_queue_id = queue_id and d.moved_at > at - interval '25 hours' and d.moved_at <= at - interval '1 hour'
+        order by d.moved_at desc limit 24 * most
+    ) d;
+    found_here.is_probed := true;
+    return found_here;
+end
+$$;
+comment on function penstock._diagnose_queue(int, text, timestamptz, timestamptz, timestamptz) is 'How one queue is.';
+
+create or replace function penstock.diagnose_queues() returns setof penstock.queue_diagnosis
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    at timestamptz := penstock.clock();
+    until timestamptz := clock_timestamp() + interval '1 second';
+    queue record;
+begin
+    for queue in select q.id, q.name, q.paused_at from penstock.queues q order by q.name loop
+        return next penstock._diagnose_queue(queue.id, queue.name, queue.paused_at, at, until);
+    end loop;
+end
+$$;
+comment on function penstock.diagnose_queues() is
+    'How each queue is. Counts stop at 1000 (dead_day_before at 24000). ready_count: what may be claimed, in each priority up to 1000; waiting_since: when the oldest of those was published. seatless_count: what waits for a place of its tenant. overdue_count, overdue_since: what is due and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet. active_count: leases that run. last_claimed_at: of what is leased; last_settled_at: the last sign of a consumer among the latest that are done, dead or to be tried again. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before that. probe_ms, probe_blocks: what it took to find the first message of each priority as a claim does, in milliseconds and in blocks of the table; floor_behind: by how much the floor could rise, in ranks. It takes a second or so at the most; of queues that were left out then is_probed is false, and the rest null.';
+
+create or replace function penstock.diagnose_errors() returns setof penstock.error_diagnosis
+language sql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+    select q.name, e.reason, e.error, e.dead_count, e.last_at
+    from penstock.queues q
+    cross join lateral (
+        select d.reason, d.error, count(*) as dead_count, max(d.moved_at) as last_at
+        from (
+            select d.reason, nullif(left(split_part(d.last_error, chr(10), 1), 200), '') as error, d.moved_at
+            from penstock.dead d
+            where d.sweep_queue_id = q.id and d.moved_at > penstock.clock() - interval '1 hour'
+            order by d.moved_at desc limit 200
+        ) d
+        group by d.reason, d.error
+        order by 3 desc, 4 desc limit 3
+    ) e
+    order by q.name, e.dead_count desc, e.last_at desc
+$$;
+comment on function penstock.diagnose_errors() is
+    'What the dead letters of the last hour died of: of each queue the three most frequent reasons and first lines of errors among the latest 200.';
