@@ -99,7 +99,7 @@ def bench(  # noqa: PLR0917 - one for each option
     only: tuple[str, ...],
     yes: bool,
 ) -> None:
-    """Measure what this database can do: sending, draining, and how soon a message is there.
+    """Measure this database: sending, draining, and how soon a message is there.
 
     It works in queues of its own, which it removes in the end. It puts load on the database, so it asks
     first, unless that is the embedded server.

@@ -79,7 +79,7 @@ def requeue(session: Session, queue_name: str, message_ids: tuple[int, ...], eve
     if everything == bool(message_ids):
         raise click.UsageError("say which: their ids, or --all")
     with session.connect() as queue:
-        missing = [found for found in message_ids if not _is_dead(queue, queue_name, found)]
+        missing = [found for found in dict.fromkeys(message_ids) if not _is_dead(queue, queue_name, found)]
         requeued = queue.requeue_dlq_messages(queue_name, None if everything else list(message_ids))
     session.output.done(
         f"{count(requeued, 'message')} requeued", queue_name=queue_name, requeued=requeued, missing=missing

@@ -41,7 +41,7 @@ def complete_check(_ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 @click.command()
-@click.option("--quiet", "-q", is_flag=True, help="Print only what is wrong.")
+@click.option("--quiet", is_flag=True, help="Print only what is wrong.")
 @click.option("--strict", is_flag=True, help="Fail on warnings, and on what could not be checked.")
 @click.option(
     "--check", "only", metavar="NAME", multiple=True, shell_complete=complete_check, help="Only this check."

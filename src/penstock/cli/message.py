@@ -136,7 +136,7 @@ def _what(found: ListedMessage, now: datetime) -> str:
 
 def print_message(session: Session, found: MessageDetails, *, only_payload: bool) -> None:
     if only_payload:
-        session.output.payload(found.payload)
+        session.output.payload(found.payload, end="")
     elif session.as_json:
         session.output.json(facts(found))
     else:

@@ -62,14 +62,19 @@ class Output:
         """A line for a person: what would steer a terminal is taken out of it."""
         click.echo(printable(str(text)))
 
-    def payload(self, payload: Any) -> None:
-        """A payload by itself: bytes as they are, unless that is on a terminal; else JSON."""
+    def payload(self, payload: Any, *, end: str = "\n") -> None:
+        """A payload by itself: JSON, or bytes as they are, unless that is on a terminal.
+
+        end: what comes after bytes in a pipe.
+        """
         if not isinstance(payload, bytes | bytearray | memoryview):
             self.json(payload)
+        elif self.as_json:
+            self.json({"body": bytes(payload)})
         elif is_terminal():
             self.line(bytes(payload).decode(errors="replace"))
         else:
-            click.echo(bytes(payload), nl=False)
+            click.echo(bytes(payload) + end.encode(), nl=False)
 
     # Everything else
 
@@ -123,7 +128,7 @@ def age(seconds: float | timedelta | None) -> str:
     left = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
     if abs(left) < 0.9995:
         return f"{left * 1000:.0f} ms".replace("-0 ", "0 ")
-    whole = math.floor(abs(left))
+    whole = max(1, math.floor(abs(left)))
     sign = "-" if left < 0 else ""
     for (unit, size), (smaller, smaller_size) in pairwise(UNITS):
         if whole >= size:

@@ -60,7 +60,7 @@ def queue() -> None:
 
 @queue.command()
 @queue_argument
-@click.option("--topic", "-t", shell_complete=complete_topic, help="Subscribe it to this topic.")
+@click.option("--topic", shell_complete=complete_topic, help="Subscribe it to this topic.")
 @click.option("--exclusive", is_flag=True, help="Delete it when nobody keeps it alive.")
 @click.option(
     "--keep-alive", type=whole_seconds, metavar="DURATION", help="For how long an exclusive queue is kept."
@@ -191,9 +191,11 @@ def delete(session: Session, queue_name: str, yes: bool) -> None:
         counts = client.get_queue_statistics(queue_name)[0]
         unfinished = counts.pending_count + counts.processing_count
         dead = counts.dead_count or 0
+        schedules = [each.name for each in client.list_schedules() if each.queue_name == queue_name]
+        sends = f" Schedules that send there: {', '.join(schedules)}." if schedules else ""
         confirm(
             f"Delete queue {queue_name} with {count(unfinished, 'unfinished message')} "
-            f"and {count(dead, 'dead letter')}?",
+            f"and {count(dead, 'dead letter')}?{sends}",
             yes=yes,
         )
         client.delete_queue(queue_name)

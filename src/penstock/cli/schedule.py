@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +42,13 @@ def list_(session: Session) -> None:
     """
     with session.connect() as queue:
         found, now = queue.list_schedules(), queue.clock()
+        queue_names = {each.name for each in queue.list_queues()}
     if session.as_json:
         session.output.json([_facts(each) for each in found])
         return
     session.output.table(
         HEADINGS,
-        [_row(each, now) for each in found],
+        [_row(each, now, queue_names) for each in found],
         empty="There are no periodic tasks: a worker enters those of its app when it starts.",
     )
 
@@ -117,18 +118,20 @@ def _find(queue: Api, name: str) -> ListedSchedule:
     for found in queue.list_schedules():
         if found.name == name:
             return found
-    raise Failure(f'schedule "{name}" does not exist', NOT_FOUND)
+    raise Failure(f'schedule "{name}" does not exist (penstock schedule list shows those that do)', NOT_FOUND)
 
 
 def _facts(found: ListedSchedule) -> dict[str, Any]:
     return {"task": (found.headers or {}).get("task"), **facts(found)}
 
 
-def _row(found: ListedSchedule, now: datetime) -> tuple[Any, ...]:
+def _row(found: ListedSchedule, now: datetime, queue_names: Collection[str]) -> tuple[Any, ...]:
     from penstock.tasks.periodic import GRACE, times_of
 
     times = times_of(found.definition)
-    if found.paused_at is not None:
+    if found.queue_name not in queue_names:
+        state = "its queue is gone"
+    elif found.paused_at is not None:
         state = "paused"
     elif found.next_at + GRACE < now:
         state = "overdue: no worker has it"

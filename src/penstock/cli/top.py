@@ -50,7 +50,7 @@ def _interval(value: str) -> float:
 )
 @click.option("--reverse", "-r", is_flag=True, help="Sort the other way round.")
 @click.option(
-    "--filter", "-f", "pattern", default="", metavar="TEXT", help="Only queues with this in their name."
+    "--filter", "pattern", default="", metavar="TEXT", help="Only queues with this in their name."
 )
 @click.option("--once", is_flag=True, help="Print one table, and end; it takes one interval.")
 @with_session

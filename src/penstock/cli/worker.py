@@ -77,8 +77,13 @@ logger = logging.getLogger("penstock.worker")
 )
 @click.option("--dsn", metavar="DSN", help="The database, instead of the app's own.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged, to stderr.",
 )
+@click.option("--json", "as_json", is_flag=True, help="Log lines of JSON.")
 def worker(  # noqa: PLR0917 - one for each option
     app: str,
     queues: tuple[str, ...],
@@ -92,8 +97,11 @@ def worker(  # noqa: PLR0917 - one for each option
     health_host: str,
     dsn: str | None,
     log_level: str,
+    as_json: bool,
 ) -> None:
-    """Run the tasks of APP, given as module:name, until SIGTERM or Ctrl-C.
+    """Run the tasks of an app, until SIGTERM or Ctrl-C.
+
+    APP is module:name, or the module if it has one app only.
 
     The first signal: no new tasks, those that run have the grace time to end, and what never began is given
     back. The second: abort.
@@ -109,7 +117,7 @@ def worker(  # noqa: PLR0917 - one for each option
         with reporting(health, port=None if is_supervised() else health_port, host=health_host) as told:
             # Then the app: it may set up logging itself.
             found = find_app(app)
-            configure_logging(log_level)
+            configure_logging(log_level, as_json=as_json)
             from penstock.worker.worker import Worker
 
             if told.port is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .connection import Session, with_session
-from .output import age, facts
+from .output import age, count, facts
 
 if TYPE_CHECKING:
     from penstock.models import ListedWorker
@@ -25,16 +25,14 @@ def workers(session: Session, alive: bool) -> None:
     """List the workers: where they run, and what they are busy with."""
     with session.connect() as queue:
         found, now = queue.list_workers(), queue.clock()
-    if alive:
+    empty = "There are no workers: penstock worker module:app"
+    if alive and found:
+        empty = f"No worker is alive; {count(len(found), 'is', 'are')} lost."
         found = [each for each in found if each.is_alive]
     if session.as_json:
         session.output.json([facts(each) for each in found])
         return
-    session.output.table(
-        HEADINGS,
-        [_row(each, now) for each in found],
-        empty="There are no workers: penstock worker module:app",
-    )
+    session.output.table(HEADINGS, [_row(each, now) for each in found], empty=empty)
 
 
 def _row(found: ListedWorker, now: datetime) -> tuple[Any, ...]:
@@ -54,5 +52,5 @@ def _row(found: ListedWorker, now: datetime) -> tuple[Any, ...]:
 def _running(found: ListedWorker) -> str:
     """The tasks that it runs, those of one name counted."""
     running = found.running if isinstance(found.running, list) else []
-    names = [str(each.get("task")) for each in running if isinstance(each, dict)]
+    names = [str(each["task"]) for each in running if isinstance(each, dict) and each.get("task")]
     return ", ".join(f"{name} ({names.count(name)})" for name in dict.fromkeys(names))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import InvalidArgument
@@ -129,12 +131,36 @@ class TaskFormatter(logging.Formatter):
         return super().formatMessage(record)
 
 
-def configure_logging(level: int | str = logging.INFO) -> None:
-    """Log to stderr, with the task and the message id, unless the program has set up logging already."""
+class JsonFormatter(logging.Formatter):
+    """A record as one line of JSON; with what was given in `extra`, and the task."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        facts: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        facts |= {name: value for name, value in vars(record).items() if name not in _USUAL and value != ""}
+        if record.exc_info:
+            facts["exception"] = self.formatException(record.exc_info)
+        return json.dumps(facts, default=str)
+
+
+# What every record has.
+_USUAL = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+
+
+def configure_logging(level: int | str = logging.INFO, *, as_json: bool = False) -> None:
+    """Log to stderr, with the task and the message id, unless the program has set up logging already.
+
+    as_json: a line of JSON for each record.
+    """
     number = logging.getLevelNamesMapping().get(level.upper()) if isinstance(level, str) else level
     if isinstance(number, bool) or not isinstance(number, int):
         raise InvalidArgument(f"level must be a level of logging, like INFO or 20, not {level!r}")
     handler = logging.StreamHandler()
     handler.addFilter(TaskFilter())
-    handler.setFormatter(TaskFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    text = TaskFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if as_json else text)
     logging.basicConfig(level=number, handlers=[handler])

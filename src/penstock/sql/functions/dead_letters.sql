@@ -87,9 +87,11 @@ $$;
 comment on function penstock.list_dlq_messages(text, int, text, boolean) is
     'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors; by queue and id, or those that died last first. For the next page pass the cursor of the last row as after.';
 
--- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting.
+-- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting. Hundreds of thousands may
+-- come at once: to find each in a list, one by one, would take longer and longer.
 create or replace function penstock._revive(queue_id int, ids bigint[], more_attempts int) returns bigint
 language plpgsql
+set enable_hashjoin = on
 as $$
 #variable_conflict use_variable
 declare

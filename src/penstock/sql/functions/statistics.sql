@@ -20,13 +20,15 @@ begin
     for p in 0..3 loop
         select count(*) into n from penstock.ready r where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1];
         ready := ready + n;
-        select min(h.published_at) into first
-        from (
-            select r.published_at from penstock.ready r
-            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
-            order by r.rank, r.id limit 100
-        ) h;
-        oldest := least(oldest, first);
+        if n > 0 then
+            select min(h.published_at) into first
+            from (
+                select r.published_at from penstock.ready r
+                where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+                order by r.rank, r.id limit 100
+            ) h;
+            oldest := least(oldest, first);
+        end if;
     end loop;
     select count(*) into counted.waiting_count
     from (
