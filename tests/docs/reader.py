@@ -40,13 +40,15 @@ NO_CODE = {"ini", "yaml", "dockerfile"}
 
 # Commands that are not run, and why.
 NOT_RUN = {
-    "make run": "tests/acceptance runs it",
+    "make run": "tests/cli/test_up.py runs it",
+    "penstock up --demo": "tests/cli/test_up.py runs it",
+    "penstock top": "tests/cli/test_top.py runs it",
     "make test": "this is what runs now",
     "pip install penstock": "what is tested is installed",
     "pip install '/path/to/penstock[embedded]'": "what is tested is installed",
     "python3 -m venv .venv": "the environment of the tests is used",
     ". .venv/bin/activate": "the environment of the tests is used",
-    "penstock migrate --dsn postgresql://localhost/app": "tests/test_cli.py runs it on a real database",
+    "penstock migrate --dsn postgresql://localhost/app": "tests/cli/test_schema.py runs it",
 }
 
 # The page's database is given: this is what a reader without one sees.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.embedded import EmbeddedError, shared
-from penstock.embedded.shared import default_directory
+from penstock.embedded.shared import default_directory, wait_until_stopped
 from tests.embedded.processes import (
     answer,
     eventually,
@@ -79,6 +79,16 @@ def test_the_last_one_out_stops_it(directory: Path) -> None:
     eventually(lambda: not processes_in(directory), "the server has stopped")
     assert "database system is shut down" in server.log_file.read_text().splitlines()[-1], "in good order"
     assert not (directory / "state.json").exists()
+
+
+def test_who_leaves_is_told_whether_it_stops(directory: Path) -> None:
+    with shared(directory=directory) as server:
+        with shared(directory=directory) as again:
+            pass
+        assert not wait_until_stopped(again, 20), "there is another user"
+        assert answer(server.dsn()) == 1
+    assert wait_until_stopped(server, 20)
+    assert not processes_in(directory)
 
 
 def test_a_killed_user_does_not_keep_it(directory: Path) -> None:

@@ -34,6 +34,7 @@ __all__ = [
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "w": 604800}
+LONGEST_SECONDS = 100 * 365.25 * 86400
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])\s*")
 PRIORITIES = ("urgent", "high", "normal", "low")
 
@@ -48,6 +49,10 @@ def duration(value: str) -> float:
         seconds = sum(float(number) * UNITS[unit] for number, unit in parts)
     else:
         raise click.BadParameter(f"{value!r} is no length of time: write 30, 500ms, 30s, 5m, 2h or 1d")
+    if seconds > LONGEST_SECONDS:
+        raise click.BadParameter(f"{value!r} is more than a hundred years")
+    # 1.1d is 95040.00000000001 seconds.
+    seconds = round(seconds, 6)
     return int(seconds) if seconds == int(seconds) else seconds
 
 

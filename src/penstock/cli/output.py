@@ -6,22 +6,22 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import math
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import click
+
+from penstock import wording
+from penstock.wording import ago, count
 
 __all__ = ["Output", "age", "ago", "as_json", "count", "facts", "is_terminal", "moment", "printable"]
 
 MISSING = "-"
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
-UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 class Output:
@@ -122,28 +122,8 @@ def moment(at: datetime | None) -> str:
 
 
 def age(seconds: float | timedelta | None) -> str:
-    """A length of time in two units at most: 850 ms, 12 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
-    if seconds is None:
-        return MISSING
-    left = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
-    if abs(left) < 0.9995:
-        return f"{left * 1000:.0f} ms".replace("-0 ", "0 ")
-    whole = max(1, math.floor(abs(left)))
-    sign = "-" if left < 0 else ""
-    for (unit, size), (smaller, smaller_size) in pairwise(UNITS):
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{sign}{whole} s"
-
-
-def ago(at: datetime, now: datetime) -> str:
-    return f"{age(max(now - at, timedelta()))} ago"
-
-
-def count(number: int, thing: str, things: str | None = None) -> str:
-    """`1 message`, `2,000 messages`."""
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+    """A length of time, or that there is none."""
+    return MISSING if seconds is None else wording.age(seconds)
 
 
 def _text(value: Any) -> str:  # noqa: PLR0911 - a line a type

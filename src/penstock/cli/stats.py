@@ -21,15 +21,15 @@ HEADINGS = ("PENDING", "ACTIVE", "DELAYED", "WAITING", "DONE", "DEAD", "OLDEST")
 @click.command()
 @click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
 @click.option("--by", "breakdown", type=click.Choice(["priority", "tenant"]), help="Count each of them.")
-@click.option(
-    "--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="So many tenants at most."
-)
+@click.option("--top", type=click.IntRange(1, 1000), help="With --by tenant: so many at most.  [default: 10]")
 @with_session
-def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None, top: int) -> None:
+def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None, top: int | None) -> None:
     """Count messages, by queue and state: of QUEUE, or of all.
 
     Pending is all that is still to be delivered: ready, delayed, or waiting because its tenant has its share.
     """
+    if top is not None and breakdown != "tenant":
+        raise click.UsageError("--top is for --by tenant")
     with session.connect() as queue:
         found = queue.get_queue_statistics(queue_name, breakdown=breakdown, top=top)
     if session.as_json:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
+
+from penstock.wording import count
 
 __all__ = [
     "SEVERE",
     "Finding",
     "Limits",
     "Status",
-    "ago",
-    "count_of",
-    "duration",
     "identifier",
     "literal",
     "many",
@@ -73,27 +71,6 @@ def severity(seconds: float, limits: Limits) -> Status:
 # Words
 
 
-def duration(length: timedelta | float) -> str:
-    """In two units at most: 850 ms, 12 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
-    seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    if abs(seconds) < 1:
-        return f"{seconds * 1000:.0f} ms"
-    sign, whole = "-" if seconds < 0 else "", int(abs(seconds))
-    for unit, size_, smaller, smaller_size in (
-        ("d", 86400, "h", 3600),
-        ("h", 3600, "min", 60),
-        ("min", 60, "s", 1),
-    ):
-        if whole >= size_:
-            rest = whole % size_ // smaller_size
-            return f"{sign}{whole // size_} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{sign}{whole} s"
-
-
-def ago(at: datetime, now: datetime) -> str:
-    return f"{duration(now - at)} ago"
-
-
 def size(number: int) -> str:
     """Bytes, in the unit that fits."""
     amount = float(number)
@@ -104,15 +81,10 @@ def size(number: int) -> str:
     return f"{amount:.3g} TB"
 
 
-def count_of(number: int, thing: str, things: str | None = None) -> str:
-    """`1 message`, `2,000 messages`."""
-    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
-
-
 def many(number: int, thing: str, things: str | None = None, most: int = MOST) -> str:
     """The same of a count that stops somewhere."""
     if number < most:
-        return count_of(number, thing, things)
+        return count(number, thing, things)
     return f"{most:,} or more {things or thing + 's'}"
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from penstock.diagnoses import Holder
+from penstock.wording import age
 
 from .facts import Facts
-from .findings import duration, literal
+from .findings import literal
 
 __all__ = ["doing", "letting_go", "subject", "who"]
 
@@ -25,7 +26,7 @@ def who(holder: Holder, facts: Facts) -> str:
         of.append(f"in {holder.database_name}")
     name = f"{subject(holder)} ({' '.join(of)})" if of else subject(holder)
     open_for = facts.open_for(holder)
-    return name if open_for is None else f"{name}, open for {duration(open_for)}"
+    return name if open_for is None else f"{name}, open for {age(open_for)}"
 
 
 def doing(holder: Holder, facts: Facts) -> str:
@@ -34,7 +35,7 @@ def doing(holder: Holder, facts: Facts) -> str:
         return "" if holder.kind != "session" else "What it does may not be seen by this role."
     since = ""
     if holder.state_changed_at is not None:
-        since = f" for {duration(max((facts.now - holder.state_changed_at).total_seconds(), 0.0))}"
+        since = f" for {age(max((facts.now - holder.state_changed_at).total_seconds(), 0.0))}"
     query = " ".join((holder.query or "").split())
     if len(query) > QUERY:
         query = query[:QUERY] + "..."

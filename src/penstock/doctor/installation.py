@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from penstock.errors import SchemaError, SchemaMissing, SchemaTooNew
 from penstock.version import __version__
+from penstock.wording import age
 
 from .facts import Facts, NotKnown, known
-from .findings import Finding, Limits, duration, identifier, ok
+from .findings import Finding, Limits, identifier, ok
 
 __all__ = ["clock", "pooler", "postgresql", "privileges", "schema"]
 
@@ -76,7 +77,7 @@ def postgresql(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             f"alter database {identifier(facts.database)} set default_transaction_read_only = off;",
         )
     else:
-        up = duration(server.now - server.started_at)
+        up = age(server.now - server.started_at)
         yield ok("postgresql", f"PostgreSQL {major}.{server.version % 10000}, running for {up}.")
 
 
@@ -125,16 +126,14 @@ def pooler(facts: Facts, _limits: Limits) -> Iterator[Finding]:
 def clock(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     reading = facts.clock
     difference = max(abs(reading.offset_seconds) - reading.uncertainty_seconds, 0.0)
-    about = (
-        f"{duration(abs(reading.offset_seconds))} {'ahead of' if reading.offset_seconds > 0 else 'behind'}"
-    )
+    about = f"{age(abs(reading.offset_seconds))} {'ahead of' if reading.offset_seconds > 0 else 'behind'}"
     if difference >= CLOCK_SECONDS:
         yield Finding(
             "clock",
             "problem" if difference >= CLOCK_SECONDS_BAD else "warning",
             "this machine",
             f"The clock of the server is {about} this machine's (give or take "
-            f"{duration(reading.uncertainty_seconds)}). Leases and delays go by the server's; moments that a "
+            f"{age(reading.uncertainty_seconds)}). Leases and delays go by the server's; moments that a "
             "program here computes, like deliver_after=, are off by as much.",
             "Set the clocks by NTP. Is this one?",
             "timedatectl status",
@@ -142,7 +141,7 @@ def clock(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     else:
         yield ok(
             "clock",
-            f"The server is {about} this machine, give or take {duration(reading.uncertainty_seconds)}.",
+            f"The server is {about} this machine, give or take {age(reading.uncertainty_seconds)}.",
         )
     engine = known(facts.engine)
     body = " ".join(engine.clock_body.split())
@@ -150,7 +149,7 @@ def clock(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         return
     moved = engine.clock_offset_seconds
     by = (
-        f"is {duration(round(abs(moved), 1))} {'ahead' if moved > 0 else 'behind'}"
+        f"is {age(round(abs(moved), 1))} {'ahead' if moved > 0 else 'behind'}"
         if abs(moved) >= MOVED_SECONDS
         else "may be moved"
     )

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from penstock.diagnoses import QueueDiagnosis
+from penstock.wording import age, ago, count
 
 from .facts import Facts, NotKnown, known
-from .findings import Finding, Limits, ago, count_of, duration, many, ok, severity, shell
+from .findings import Finding, Limits, many, ok, severity, shell
 
 __all__ = ["consumers", "dead_letters", "overdue", "paused"]
 
@@ -49,7 +50,7 @@ def consumers(facts: Facts, limits: Limits) -> Iterator[Finding]:
             shell("penstock", "peek", queue.queue_name),
         )
     if fine:
-        where = f"{waiting} of {count_of(len(queues), 'queue')}"
+        where = f"{waiting} of {count(len(queues), 'queue')}"
         yield ok("consumers", f"Messages wait in {where}, in none for long without a sign of a consumer.")
 
 
@@ -86,7 +87,7 @@ def paused(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "paused",
             "warning",
             f"queue {queue.queue_name}",
-            f"Paused for {duration(lasts)}, and {_waiting(number)}.",
+            f"Paused for {age(lasts)}, and {_waiting(number)}.",
             "If that is not meant to be so any more:",
             shell("penstock", "queue", "resume", queue.queue_name),
         )
@@ -94,7 +95,7 @@ def paused(facts: Facts, limits: Limits) -> Iterator[Finding]:
         number = sum(queue.paused_at is not None for queue in queues)
         yield ok(
             "paused",
-            f"{count_of(number, 'queue is', 'queues are')} paused"
+            f"{count(number, 'queue is', 'queues are')} paused"
             + (", with nothing that waits for long." if number else "."),
         )
 
@@ -122,7 +123,7 @@ def overdue(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 status,
                 f"queue {queue.queue_name}",
                 f"{many(number, 'message')} {what if number == 1 else _plural(what)}, "
-                f"the oldest {duration(now - since)} ago.",
+                f"the oldest {age(now - since)} ago.",
                 "Nobody consumes from this queue, and nobody maintains: see maintenance. Once, by hand:",
                 "penstock maintain",
             )

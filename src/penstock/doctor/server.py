@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.wording import ago, count
+
 from .facts import Facts, known
-from .findings import Finding, Limits, ago, count_of, literal, ok, size
+from .findings import Finding, Limits, literal, ok, size
 from .holders import who
 
 __all__ = ["connections", "notify", "sequences", "wal"]
@@ -106,7 +108,7 @@ def wal(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         )
     if fine:
         kept = sum(slot.retained_bytes or 0 for slot in slots)
-        yield ok("wal", f"{count_of(len(slots), 'replication slot')}, keeping {size(kept)} of WAL.")
+        yield ok("wal", f"{count(len(slots), 'replication slot')}, keeping {size(kept)} of WAL.")
 
 
 def sequences(facts: Facts, _limits: Limits) -> Iterator[Finding]:

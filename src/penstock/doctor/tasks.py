@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from penstock.models import ListedWorker
 from penstock.version import __version__
+from penstock.wording import age, ago, count
 
 from .facts import Facts, known
-from .findings import Finding, Limits, ago, count_of, duration, ok, severity, shell
+from .findings import Finding, Limits, ok, severity, shell
 
 __all__ = ["schedules", "workers"]
 
@@ -44,8 +45,8 @@ def workers(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         )
     if not lost and not others:
         gone = len(found) - len(alive)
-        replaced = f", {count_of(gone, 'other')} lost and replaced" if gone else ""
-        yield ok("workers", f"{count_of(len(alive), 'live worker')}{replaced}.")
+        replaced = f", {count(gone, 'other')} lost and replaced" if gone else ""
+        yield ok("workers", f"{count(len(alive), 'live worker')}{replaced}.")
 
 
 def _name(worker: ListedWorker) -> str:
@@ -66,11 +67,11 @@ def schedules(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "schedules",
             status,
             f"schedule {schedule.name}",
-            f"Due {duration(late)} ago, and nobody has sent it: no worker of the app that declares it runs.",
+            f"Due {age(late)} ago, and nobody has sent it: no worker of the app that declares it runs.",
             "Start that worker, or send it now by hand:",
             shell("penstock", "schedule", "run", schedule.name),
         )
     if fine:
         number = sum(schedule.paused_at is not None for schedule in found)
         held = f", {number} of them paused" if number else ""
-        yield ok("schedules", f"{count_of(len(found), 'schedule')}{held}, none of them late.")
+        yield ok("schedules", f"{count(len(found), 'schedule')}{held}, none of them late.")

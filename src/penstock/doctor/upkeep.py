@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.diagnoses import Holder, QueueDiagnosis
+from penstock.wording import age, ago, count
 
 from .facts import Facts, NotKnown, known
-from .findings import SEVERE, Finding, Limits, Status, ago, count_of, duration, literal, ok, severity
+from .findings import SEVERE, Finding, Limits, Status, literal, ok, severity
 from .holders import doing, letting_go, subject, who
 
 __all__ = ["claims", "floors", "locks", "maintenance"]
@@ -107,7 +108,7 @@ def floors(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 f"select penstock.raise_floor({literal(queue.queue_name)});",
             )
     if fine:
-        yield ok("floors", f"Those of {count_of(len(queues), 'queue')} can rise.")
+        yield ok("floors", f"Those of {count(len(queues), 'queue')} can rise.")
 
 
 def _kept_down(holder: Holder, queue: QueueDiagnosis, facts: Facts, status: Status) -> Finding:
@@ -134,11 +135,9 @@ def claims(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         if queue.is_probed and blocks < BLOCKS and took < PROBE_MS:
             continue
         fine = False
-        found = f"To find the first message takes {duration(took / 1000)} and {blocks:,} blocks."
+        found = f"To find the first message takes {age(took / 1000)} and {blocks:,} blocks."
         if not queue.is_probed:
-            found = (
-                f"The first message was not found within {duration(took / 1000)}, after {blocks:,} blocks."
-            )
+            found = f"The first message was not found within {age(took / 1000)}, after {blocks:,} blocks."
         yield Finding(
             "claims",
             "problem" if blocks >= BLOCKS_BAD or not queue.is_probed else "warning",
@@ -152,7 +151,7 @@ def claims(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             "claims",
             "unknown",
             None,
-            f"There was no time left to look at {count_of(left_out, 'other queue')}.",
+            f"There was no time left to look at {count(left_out, 'other queue')}.",
         )
     statements = known(facts.statements)
     measured = [each for each in statements if each.calls and each.function_name not in NOT_HOT]
@@ -178,7 +177,7 @@ def claims(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             else f" The slowest call: {slowest.function_name}, {slowest.mean_ms:.2f} ms."
         )
         worst = max((queue.probe_blocks or 0 for queue in queues), default=0)
-        yield ok("claims", f"The first message is found within {count_of(worst, 'block')}.{more}")
+        yield ok("claims", f"The first message is found within {count(worst, 'block')}.{more}")
 
 
 def locks(facts: Facts, limits: Limits) -> Iterator[Finding]:

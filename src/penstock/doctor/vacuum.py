@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.diagnoses import Holder
+from penstock.wording import age, ago, count
 
 from .facts import Facts, NotKnown, known
-from .findings import Finding, Limits, Status, ago, count_of, duration, ok, severity, size
+from .findings import Finding, Limits, Status, ok, severity, size
 from .holders import doing, letting_go, subject, who
 
 __all__ = ["autovacuum", "dead_rows", "held_vacuum", "wraparound"]
@@ -28,7 +29,7 @@ def held_vacuum(facts: Facts, limits: Limits) -> Iterator[Finding]:
     for holder, status in held[:SHOWN]:
         advice, command = letting_go(holder)
         lasts = facts.open_for(holder)
-        since = "" if lasts is None else f" for {duration(lasts)}"
+        since = "" if lasts is None else f" for {age(lasts)}"
         found = f"{who(holder, facts).partition(',')[0]} holds back vacuum{since}: {_age(holder)}."
         yield Finding(
             "held-vacuum", status, subject(holder), f"{found} {doing(holder, facts)}".strip(), advice, command
@@ -41,7 +42,7 @@ def held_vacuum(facts: Facts, limits: Limits) -> Iterator[Finding]:
 
 
 def _age(holder: Holder) -> str:
-    return f"it may still want to see what was there {count_of(holder.held_age or 0, 'transaction')} ago"
+    return f"it may still want to see what was there {count(holder.held_age or 0, 'transaction')} ago"
 
 
 def _status(holder: Holder, facts: Facts, limits: Limits) -> Status:
@@ -85,7 +86,7 @@ def autovacuum(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             "autovacuum",
             "problem",
             f"penstock.{table.table_name}",
-            f"autovacuum_enabled is off for this table, which has {count_of(table.dead_rows, 'dead row')}.",
+            f"autovacuum_enabled is off for this table, which has {count(table.dead_rows, 'dead row')}.",
             "Turn it on:",
             f"alter table penstock.{table.table_name} reset (autovacuum_enabled);",
         )
@@ -113,7 +114,7 @@ def dead_rows(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "dead-rows",
             "warning",
             f"penstock.{table.table_name}",
-            f"{count_of(table.dead_rows, 'dead row')}, {count_of(table.live_rows, 'living one')}, {last}.",
+            f"{count(table.dead_rows, 'dead row')}, {count(table.live_rows, 'living one')}, {last}.",
             "Vacuum cannot remove them while somebody holds it back (see held-vacuum). Afterwards:"
             if held
             else "Autovacuum does not keep up. Now:",
@@ -121,7 +122,7 @@ def dead_rows(facts: Facts, limits: Limits) -> Iterator[Finding]:
         )
     if fine:
         total = sum(table.size_bytes for table in tables)
-        yield ok("dead-rows", f"{count_of(_dead(facts), 'dead row')} in tables of {size(total)}.")
+        yield ok("dead-rows", f"{count(_dead(facts), 'dead row')} in tables of {size(total)}.")
 
 
 def wraparound(facts: Facts, _limits: Limits) -> Iterator[Finding]:
@@ -130,14 +131,14 @@ def wraparound(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     if age < OLD:
         yield ok(
             "wraparound",
-            f"The oldest row of {server.oldest_database} is {count_of(age, 'transaction')} old.",
+            f"The oldest row of {server.oldest_database} is {count(age, 'transaction')} old.",
         )
         return
     yield Finding(
         "wraparound",
         "problem" if age >= OLD_BAD else "warning",
         f"database {server.oldest_database}",
-        f"Its oldest row is {count_of(age, 'transaction')} old; at some 2,146,000,000 the server stops "
+        f"Its oldest row is {count(age, 'transaction')} old; at some 2,146,000,000 the server stops "
         "taking writes.",
         "See who holds back vacuum (held-vacuum), then, in that database:",
         "vacuum (freeze, verbose);",

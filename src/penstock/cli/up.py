@@ -1,0 +1,242 @@
+"""The command `up`: a server, its schema, the maintenance, and what else there is, in one process."""
+
+# ruff: noqa: PLC0415 - what a command needs is imported by it, so that --help is quick
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.settings import resolve_dsn
+
+from .announcing import Announcement
+from .connection import Session, connect, with_session
+from .failures import Failure
+from .output import Output
+
+if TYPE_CHECKING:
+    from penstock.embedded import Server
+    from penstock.health import Health
+    from penstock.server.maintenance import Maintenance
+    from penstock.server.services import Service
+
+__all__ = ["up"]
+
+BEAT_SECONDS = 0.5
+# How long the end of the embedded server is waited for, to tell of it.
+STOP_SECONDS = 20.0
+
+
+@click.command()
+@click.option("--demo", is_flag=True, help="Feed it a living example: topics, queues and tasks of a shop.")
+@click.option(
+    "--migrate/--no-migrate", default=True, help="Install or upgrade the schema, or not.  [default: migrate]"
+)
+@click.option(
+    "--health-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="Answer probes here: /livez, /readyz; 0: on any free port.  [default: nowhere]",
+)
+@click.option(
+    "--health-host",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address of --health-port; 0.0.0.0 for all.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="What is logged, to stderr; debug: the failures of the demo, too.",
+)
+@with_session
+def up(  # noqa: PLR0917 - one for each option
+    session: Session, demo: bool, migrate: bool, health_port: int | None, health_host: str, log_level: str
+) -> None:
+    """Run a server for development or a small box, until SIGTERM or Ctrl-C.
+
+    Starts the embedded PostgreSQL, or takes the database that is given or set; installs or upgrades the
+    schema; does the maintenance of all queues. Prints what runs where, with --json as one object when all
+    is up.
+    """
+    from penstock.health import Health, reporting
+
+    _configure_logging(log_level, demo=demo)
+    _interrupt_on_sigterm()
+    health, output = Health(), session.output
+    try:
+        # First of all: no child is to see the variables of systemd.
+        with (
+            reporting(health, port=health_port, host=health_host) as reported,
+            _database(session.dsn, output) as (dsn, server),
+        ):
+            announcement = _prepare(dsn, server, migrate=migrate)
+            announcement.health = reported
+            _run(dsn, server, announcement, health, output, demo=demo)
+            _interrupt_on_sigterm()
+    except KeyboardInterrupt:
+        output.note("Stopped.")
+
+
+def _configure_logging(level: str, *, demo: bool) -> None:
+    from penstock.middleware.logging import configure_logging
+
+    configure_logging(level)
+    if demo and level != "debug":
+        # That its handlers fail is the point of a demo; and of the database the maintenance tells.
+        logging.getLogger("penstock").setLevel(logging.ERROR)
+        logging.getLogger("penstock.demo").setLevel(logging.CRITICAL)
+        for name in ("penstock.up", "penstock.health"):
+            logging.getLogger(name).setLevel(level.upper())
+
+
+def _interrupt_on_sigterm() -> None:
+    """As Ctrl-C does, while no loop runs that would take care of it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+# The database
+
+
+@contextlib.contextmanager
+def _database(dsn: str | None, output: Output) -> Iterator[tuple[str, Server | None]]:
+    """The database that is given or set, else the embedded server, for as long as the block runs."""
+    resolved = resolve_dsn(dsn, os.environ)
+    if resolved is not None:
+        yield resolved, None
+        output.note("Stopped.")
+        return
+    from penstock.embedded import EmbeddedError, shared
+    from penstock.embedded.shared import wait_until_stopped
+
+    with contextlib.ExitStack() as stack:
+        output.note("No database given: using the embedded server.")
+        try:
+            server = stack.enter_context(shared())
+        except EmbeddedError as exc:
+            raise Failure(f"{exc} Or name a database: penstock up --dsn postgresql://...") from None
+        yield server.dsn(), server
+    if wait_until_stopped(server, STOP_SECONDS):
+        output.note("Stopped, and the embedded server with it.")
+    else:
+        output.note("Stopped. The embedded server stays up: other programs use it.")
+
+
+def _prepare(dsn: str, server: Server | None, *, migrate: bool) -> Announcement:
+    """See to the schema; what there is to tell of the database."""
+    from penstock.schema import check, install
+
+    with connect(dsn) as connection:
+        if migrate:
+            done = install(connection)
+            schema, was = done.after, done.before
+            how = "" if not done.changed else "installed now" if was is None else f"was {was.package_version}"
+        else:
+            schema, how = check(connection), ""
+        return Announcement(connection.info, schema, how, server)
+
+
+# What runs
+
+
+def _run(
+    dsn: str,
+    server: Server | None,
+    announcement: Announcement,
+    health: Health,
+    output: Output,
+    *,
+    demo: bool,
+) -> None:
+    import asyncio
+
+    async def main() -> None:
+        from penstock.server.maintenance import Maintenance
+
+        maintenance = Maintenance(dsn, on_away=lambda: None if server is None else _revive(server))
+        services: list[Service] = [maintenance]
+        if demo:
+            from penstock.demo import Demo
+
+            services.append(Demo(dsn))
+        await _Up(services, maintenance, announcement, health, output).run()
+
+    asyncio.run(main())
+
+
+class _Up:
+    """Runs the services, tells when they are up, and how they are while they run."""
+
+    def __init__(
+        self,
+        services: list[Service],
+        maintenance: Maintenance,
+        announcement: Announcement,
+        health: Health,
+        output: Output,
+    ) -> None:
+        from penstock.server.services import Services
+
+        self._services = Services(services, on_started=self._announce, on_signal=self._stopping)
+        self._maintenance = maintenance
+        self._announcement = announcement
+        self._health = health
+        self._output = output
+        self._announcement.services = services
+        self._is_up = False
+
+    async def run(self) -> None:
+        import asyncio
+
+        beating = asyncio.create_task(self._beat())
+        try:
+            await self._services.run()
+        finally:
+            beating.cancel()
+
+    async def _beat(self) -> None:
+        import asyncio
+
+        while True:
+            self._health.beat()
+            if self._is_up:
+                trouble = self._maintenance.trouble()
+                self._health.set_ready(not trouble, trouble or "up")
+            await asyncio.sleep(BEAT_SECONDS)
+
+    def _announce(self) -> None:
+        self._is_up = True
+        self._health.set_ready(True, "up")
+        # Whoever waits for this may ask for the health at once.
+        self._announcement.print(self._output)
+
+    def _stopping(self, name: str, is_first: bool) -> None:
+        self._health.set_stopping()
+        self._output.note(f"{name}: stopping; once more to hurry." if is_first else f"{name}: hurrying.")
+
+
+def _revive(server: Server) -> None:
+    """Start the embedded server if it does not run: its supervisor may have been killed with it."""
+    name = "penstock embedded server"
+    if any(thread.name == name for thread in threading.enumerate()):
+        return
+
+    def start() -> None:
+        from penstock.embedded import EmbeddedError
+
+        # Tried again, and told by whoever waits for it.
+        with contextlib.suppress(EmbeddedError):
+            server.start()
+
+    # Not one that the end of this process would wait for.
+    threading.Thread(target=start, name=name, daemon=True).start()

@@ -1,0 +1,35 @@
+"""How lengths of time and counts read to a person."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+__all__ = ["age", "ago", "count"]
+
+UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def age(seconds: float | timedelta) -> str:
+    """A length of time in two units at most: 850 ms, 12 s, 3 min 20 s, 2 h 5 min, 4 d 3 h."""
+    left = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
+    if abs(left) < 0.9995:
+        return f"{left * 1000:.0f} ms".replace("-0 ", "0 ")
+    whole = max(1, math.floor(abs(left)))
+    sign = "-" if left < 0 else ""
+    for (unit, size), (smaller, smaller_size) in pairwise(UNITS):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{sign}{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{sign}{whole} s"
+
+
+def ago(at: datetime, now: datetime) -> str:
+    """How long before now that was."""
+    return f"{age(max(now - at, timedelta()))} ago"
+
+
+def count(number: int, thing: str, things: str | None = None) -> str:
+    """`1 message`, `2,000 messages`."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
