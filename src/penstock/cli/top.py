@@ -49,9 +49,7 @@ def _interval(value: str) -> float:
     help="Sort by this column.",
 )
 @click.option("--reverse", "-r", is_flag=True, help="Sort the other way round.")
-@click.option(
-    "--filter", "pattern", default="", metavar="TEXT", help="Only queues with this in their name."
-)
+@click.option("--filter", "pattern", default="", metavar="TEXT", help="Only queues with this in their name.")
 @click.option("--once", is_flag=True, help="Print one table, and end; it takes one interval.")
 @with_session
 def top(session: Session, *, interval: float, sort: str, reverse: bool, pattern: str, once: bool) -> None:
