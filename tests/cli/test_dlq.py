@@ -36,9 +36,7 @@ def exhaust(queue: penstock.Client, name: str, payloads: list[Any], **options: A
 def bury_many(connection: psycopg.Connection[Any], name: str, number: int) -> None:
     """So many dead letters, without a call for each."""
     connection.execute("select penstock.create_queue(%s)", [name])
-    connection.execute(
-        "select penstock.send_messages(%s, array_fill('1'::jsonb, array[%s]))", [name, number]
-    )
+    connection.execute("select penstock.send_messages(%s, array_fill('1'::jsonb, array[%s]))", [name, number])
     for _ in range(number // 1000):
         connection.execute(
             "select penstock.reject_message(%s, message_id, 't')"

@@ -145,6 +145,8 @@ def test_show_any_payload(command: Command, inside: Inside, queue: penstock.Clie
     number = str(queue.send("q", BYTES))
     assert command("message", "show", "q", number, "--payload").ok().raw == BYTES, "byte for byte"
     assert inside("message", "show", "q", number).ok().out.endswith(f"{len(BYTES)} bytes\n")
+    alone = inside("message", "show", "q", number, "--payload", "--json").ok()
+    assert base64.b64decode(alone.json["body"]) == BYTES
     with command.terminal("message", "show", "q", number, "--payload") as terminal:
         assert terminal.wait() == 0
         assert b"\x1b" not in terminal.raw

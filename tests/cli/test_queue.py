@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 
-from .command import Command
+from .command import PROGRAM, Command, Terminal
 from .inside import Inside
 
 # Names are data: whatever a shell can hand over.
@@ -69,7 +69,7 @@ def test_every_setting_can_be_given_and_altered(inside: Inside, queue: penstock.
         "--priority-shares": "100,0,0,0",
         "--tenant-max-active": "3",
         "--keep-alive": "10m",
-        "-t": "orders",
+        "--topic": "orders",
     }
     given = [part for pair in settings.items() for part in pair]
     made = inside("queue", "create", "q", *given, "--exclusive", "--no-notify", "--json").ok()
@@ -126,7 +126,7 @@ WRONG: tuple[tuple[list[str], list[str]], ...] = (
     (["create", "q", "--retry-delays", "1s,soon"], ["--retry-delays", "'soon'", "5m"]),
     (["create", "q", "--retry-delays", ""], ["--retry-delays"]),
     (["create", "q", "--visibility-timeout", "500ms"], ["--visibility-timeout", "500ms", "second"]),
-    (["create", "q", "--visibility-timeout", "99999999999d"], ["visibility_timeout"]),
+    (["create", "q", "--visibility-timeout", "99999999999d"], ["--visibility-timeout", "99999999999d"]),
     (["create", "q", "--visibility-backoff", "0.5"], ["0.5"]),
     (["create", "q", "--visibility-backoff", "nan"], ["nan"]),
     (["create", "q", "--priority-shares", "1,2,x"], ["--priority-shares", "40,30,20,10"]),
@@ -163,15 +163,15 @@ def test_a_queue_or_topic_that_is_not_there(inside: Inside) -> None:
     inside("queue", "create", "q", "--topic", "nix").failed(3, 'topic "nix"', "penstock topic list")
 
 
-def test_list_in_a_pipe_and_as_json(command: Command, queue: penstock.Client) -> None:
-    nothing = command("queue", "list").ok()
+def test_list_in_a_pipe_and_as_json(command: Command, inside: Inside, queue: penstock.Client) -> None:
+    nothing = inside("queue", "list").ok()
     assert nothing.out == ""
     assert "penstock queue create" in nothing.err
-    assert command("queue", "list", "--json").ok().json == []
+    assert inside("queue", "list", "--json").ok().json == []
     queue.create_topic("orders")
     queue.create_queue("billing", topic="orders")
     fill(queue, "busy")
-    command("queue", "pause", "billing").ok()
+    inside("queue", "pause", "billing").ok()
     listed = command("queue", "list").ok()
     assert listed.err == ""
     heading, billing, busy = listed.out.splitlines()
@@ -194,9 +194,9 @@ def test_list_in_a_pipe_and_as_json(command: Command, queue: penstock.Client) ->
     assert "completed_count" not in statistics
 
 
-def test_show_says_what_is_in_it_and_every_setting(command: Command, queue: penstock.Client) -> None:
+def test_show_says_what_is_in_it_and_every_setting(inside: Inside, queue: penstock.Client) -> None:
     fill(queue, "busy")
-    shown = command("queue", "show", "busy").ok()
+    shown = inside("queue", "show", "busy").ok()
     fields = dict(line.split("  ", 1) for line in shown.out.splitlines())
     fields = {name.strip(): value.strip() for name, value in fields.items()}
     assert fields["name"] == "busy"
@@ -207,11 +207,11 @@ def test_show_says_what_is_in_it_and_every_setting(command: Command, queue: pens
     assert fields["completed"] == fields["dead"] == "1"
     assert fields["pending"].startswith("3, of these 1 delayed")
     assert shown.err == ""
-    counts = command("queue", "show", "busy", "--json").ok().json["statistics"]
+    counts = inside("queue", "show", "busy", "--json").ok().json["statistics"]
     assert counts["completed_count"] == 1
     assert counts["oldest_pending_seconds"] > 0
     queue.pause_queue("busy")
-    assert "paused" in command("queue", "show", "busy").ok().out
+    assert "paused" in inside("queue", "show", "busy").ok().out
 
 
 def test_pause_and_resume(inside: Inside, queue: penstock.Client) -> None:
@@ -265,6 +265,16 @@ def test_what_destroys_asks_first(command: Command, queue: penstock.Client) -> N
     assert names_of(queue) == []
 
 
+def test_the_question_is_seen_where_the_answer_is_piped_on(command: Command, queue: penstock.Client) -> None:
+    fill(queue, "q")
+    argv = ["/bin/sh", "-c", 'exec "$0" queue purge q --json > answer.json', PROGRAM]
+    with Terminal(argv, command.environment(), command.folder, 100, 20) as terminal:
+        terminal.until("Delete 4 unfinished messages of queue q? [y/N]")
+        terminal.type("y\n")
+        assert terminal.wait() == 0
+    assert json.loads((command.folder / "answer.json").read_text()) == {"name": "q", "purged": 4}
+
+
 def test_who_gives_yes_is_not_asked(command: Command, queue: penstock.Client) -> None:
     fill(queue, "q")
     with command.terminal("queue", "purge", "q", "--yes") as terminal:
@@ -274,9 +284,9 @@ def test_who_gives_yes_is_not_asked(command: Command, queue: penstock.Client) ->
     assert names_of(queue) == []
 
 
-def test_any_name_will_do(command: Command, queue: penstock.Client) -> None:
+def test_any_name_will_do(command: Command, inside: Inside, queue: penstock.Client) -> None:
     for name in ODD_NAMES:
-        command("queue", "create", "--", name).ok()
+        inside("queue", "create", "--", name).ok()
     assert sorted(names_of(queue)) == sorted(ODD_NAMES)
     assert sorted(each["name"] for each in command("queue", "list", "--json").ok().json) == sorted(ODD_NAMES)
     lines = command("queue", "list").ok().out.splitlines()
@@ -284,15 +294,15 @@ def test_any_name_will_do(command: Command, queue: penstock.Client) -> None:
     assert "tab line escape \ufffd[31mred\ufffd]0;title\ufffd" in "\n".join(lines)
     assert "[bold]markup[/bold]" in "\n".join(lines)
     for name in ODD_NAMES[-3:]:
-        assert command("queue", "show", "--json", "--", name).ok().json["name"] == name
-        command("queue", "delete", "--yes", "--", name).ok()
+        assert inside("queue", "show", "--json", "--", name).ok().json["name"] == name
+        inside("queue", "delete", "--yes", "--", name).ok()
     assert sorted(names_of(queue)) == sorted(ODD_NAMES[:-3])
 
 
 def test_a_name_does_not_steer_the_terminal(command: Command, queue: penstock.Client) -> None:
     name = "x\x1b]0;title\x07\x1b[31mred\nDelete queue y? [y/N]: "
     queue.create_queue(name)
-    for arguments in (["pause", name], ["show", name], ["list"], ["show", name + "!"], ["delete", name]):
+    for arguments in (["pause", name], ["show", name], ["show", name + "!"], ["delete", name]):
         with command.terminal("queue", *arguments) as terminal:
             if arguments[0] == "delete":
                 terminal.until("dead letters?")

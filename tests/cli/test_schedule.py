@@ -2,58 +2,66 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import psycopg
 import pytest
 
-from penstock import Client
-from penstock.embedded import Server
+import penstock
+from penstock.models import ListedSchedule
 from penstock.tasks.periodic import Cron, Every
-from tests.cli.test_schema import failure, penstock
+
+from .command import Command
+from .inside import Inside
 
 NOON = datetime(2126, 5, 5, 12, tzinfo=UTC)
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def queue(database18: str) -> Any:
+def times(queue: penstock.Client) -> penstock.Client:
     """A database with three schedules."""
-    with Client(database18) as client:
-        client.declare_queue("chores")
-        for name, times in (("report", Cron("0 3 * * *", "Europe/Riga")), ("sweep", Every(60))):
-            client.put_schedule(
-                name,
-                "chores",
-                {"of": name},
-                definition=times.definition(),
-                next_at=NOON,
-                headers={"task": f"{name}_task"},
-            )
-        client.put_schedule("theirs", "chores", {}, definition={"moon": "full"}, next_at=NOON)
-        yield client
+    queue.declare_queue("chores")
+    for name, times in (("report", Cron("0 3 * * *", "Europe/Riga")), ("sweep", Every(60))):
+        queue.put_schedule(
+            name,
+            "chores",
+            {"of": name},
+            definition=times.definition(),
+            next_at=NOON,
+            headers={"task": f"{name}_task"},
+        )
+    queue.put_schedule("theirs", "chores", {}, definition={"moon": "full"}, next_at=NOON)
+    return queue
 
 
-def test_list(queue: Client, database18: str) -> None:
-    queue.pause_schedule("sweep")
-    queue.resume_schedule("theirs", datetime(2020, 1, 1, tzinfo=UTC))
-    answer = penstock("schedule", "list", "--dsn", database18)
-    assert (answer.returncode, answer.stderr) == (0, "")
-    lines = [line.rstrip() for line in answer.stdout.splitlines()]
-    assert lines == [
+def schedule_of(queue: penstock.Client, name: str) -> ListedSchedule:
+    (found,) = [each for each in queue.list_schedules() if each.name == name]
+    return found
+
+
+def test_list(command: Command, times: penstock.Client) -> None:
+    times.pause_schedule("sweep")
+    times.resume_schedule("theirs", LONG_AGO)
+    answer = command("schedule", "list").ok()
+    assert answer.err == ""
+    assert answer.out.splitlines() == [
         "NAME    TIMES                  QUEUE   NEXT                       LAST  STATE",
         "report  0 3 * * * Europe/Riga  chores  2126-05-05 12:00:00+00:00  -     active",
         "sweep   every 60 s             chores  2126-05-05 12:00:00+00:00  -     paused",
-        'theirs  {"moon": "full"}       chores  2020-01-01 00:00:00+00:00  -     overdue: no worker has it',
+        'theirs  {"moon":"full"}        chores  2020-01-01 00:00:00+00:00  -     overdue: no worker has it',
     ]
 
 
-def test_list_speaks_json(queue: Client, database18: str) -> None:
-    queue.advance_schedule("sweep", NOON, NOON + timedelta(minutes=1), [NOON])
-    answer = penstock("schedule", "list", "--json", DATABASE_URL=database18)
-    assert answer.returncode == 0, answer.stderr
-    report, sweep, theirs = json.loads(answer.stdout)
+def test_list_on_a_terminal(command: Command, times: penstock.Client) -> None:
+    with command.terminal("schedule", "list", environ={"NO_COLOR": "1"}) as terminal:
+        assert terminal.wait() == 0
+        assert "───" in terminal.text
+        assert "0 3 * * * Europe/Riga" in terminal.text
+
+
+def test_list_speaks_json(command: Command, times: penstock.Client) -> None:
+    times.advance_schedule("sweep", NOON, NOON + timedelta(minutes=1), [NOON])
+    report, sweep, theirs = command("schedule", "list", "--json").ok().json
     assert report["definition"] == {"cron": "0 3 * * *", "tz": "Europe/Riga"}
     assert (report["task"], report["missed"], report["last_tick"]) == ("report_task", "skip", None)
     assert datetime.fromisoformat(sweep["last_tick"]) == NOON
@@ -62,60 +70,86 @@ def test_list_speaks_json(queue: Client, database18: str) -> None:
     assert theirs["task"] is None
 
 
-def test_nothing_to_list(database18: str) -> None:
-    answer = penstock("schedule", "list", "--dsn", database18)
-    assert (answer.returncode, answer.stdout) == (0, "")
-    assert answer.stderr.startswith("There are no periodic tasks")
-    assert json.loads(penstock("schedule", "list", "--json", "--dsn", database18).stdout) == []
+def test_nothing_to_list(inside: Inside) -> None:
+    answer = inside("schedule", "list").ok()
+    assert answer.out == ""
+    assert answer.err.startswith("There are no periodic tasks")
+    assert inside("schedule", "list", "--json").ok().json == []
 
 
-def test_pause_resume_and_run(queue: Client, database18: str) -> None:
-    def sweep() -> Any:
-        (found,) = [schedule for schedule in queue.list_schedules() if schedule.name == "sweep"]
-        return found
-
-    answer = penstock("schedule", "pause", "sweep", "--dsn", database18)
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "sweep: paused\n")
-    assert sweep().paused_at is not None
-    answer = penstock("schedule", "run", "sweep", "--dsn", database18)
-    assert answer.returncode == 0, answer.stderr
-    details = queue.get_message("chores", int(answer.stdout))
+def test_pause_resume_and_run(command: Command, times: penstock.Client) -> None:
+    answer = command("schedule", "pause", "sweep").ok()
+    assert (answer.out, answer.err) == ("", "sweep: paused\n")
+    assert schedule_of(times, "sweep").paused_at is not None
+    # Paused or not.
+    answer = command("schedule", "run", "sweep").ok()
+    assert answer.err == ""
+    details = times.get_message("chores", int(answer.out))
     assert details is not None
-    assert details.payload == {"of": "sweep"}
-    assert sweep().next_at == NOON
-    answer = penstock("schedule", "resume", "sweep", "--dsn", database18)
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "", "sweep: goes on\n")
-    assert sweep().paused_at is None
-    assert sweep().next_at == NOON
+    assert (details.payload, details.headers["task"]) == ({"of": "sweep"}, "sweep_task")
+    assert schedule_of(times, "sweep").next_at == NOON
+    answer = command("schedule", "resume", "sweep").ok()
+    assert (answer.out, answer.err) == ("", "sweep: goes on\n")
+    assert schedule_of(times, "sweep").paused_at is None
+    assert schedule_of(times, "sweep").next_at == NOON
 
 
-def test_what_went_by_in_a_pause_is_not_made_up_for(queue: Client, database18: str) -> None:
-    queue.resume_schedule("sweep", datetime(2020, 1, 1, tzinfo=UTC))
-    queue.pause_schedule("sweep")
-    began = queue.clock()
-    assert penstock("schedule", "resume", "sweep", "--dsn", database18).returncode == 0
-    times = {schedule.name: schedule.next_at for schedule in queue.list_schedules()}
-    assert Every(60).next_after(began) <= times["sweep"] <= Every(60).next_after(queue.clock())
-    # One that was not paused is late, and stays so.
-    queue.resume_schedule("report", datetime(2020, 1, 1, tzinfo=UTC))
-    assert penstock("schedule", "resume", "report", "--dsn", database18).returncode == 0
-    times = {schedule.name: schedule.next_at for schedule in queue.list_schedules()}
-    assert times["report"] == datetime(2020, 1, 1, tzinfo=UTC)
+def test_each_speaks_json(inside: Inside, times: penstock.Client) -> None:
+    assert inside("schedule", "pause", "sweep", "--json").ok().json == {"name": "sweep", "paused": True}
+    assert inside("schedule", "resume", "sweep", "--json").ok().json == {"name": "sweep", "paused": False}
+    ran = inside("schedule", "run", "theirs", "--json").ok().json
+    (sent,) = times.list_messages("chores")
+    assert ran == {"name": "theirs", "message_id": sent.message_id}
+    answer = inside("schedule", "delete", "theirs", "--yes", "--json").ok()
+    assert answer.json == {"name": "theirs", "deleted": True}
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "run"])
-def test_an_unknown_name_is_one_line(queue: Client, database18: str, command: str) -> None:
-    assert 'schedule "nothing" does not exist' in failure(
-        penstock("schedule", command, "nothing", "--dsn", database18)
-    )
+def test_what_went_by_in_a_pause_is_not_made_up_for(inside: Inside, times: penstock.Client) -> None:
+    times.resume_schedule("sweep", LONG_AGO)
+    times.pause_schedule("sweep")
+    began = times.clock()
+    inside("schedule", "resume", "sweep").ok()
+    next_at = schedule_of(times, "sweep").next_at
+    assert Every(60).next_after(began) <= next_at <= Every(60).next_after(times.clock())
+    # One that was not paused is late, and stays so; one whose times are not known here is left alone.
+    times.resume_schedule("report", LONG_AGO)
+    times.resume_schedule("theirs", LONG_AGO)
+    times.pause_schedule("theirs")
+    for name in ("report", "theirs"):
+        inside("schedule", "resume", name).ok()
+        assert schedule_of(times, name).next_at == LONG_AGO
 
 
-def test_a_database_without_the_schema_is_one_line(server18: Server) -> None:
-    with psycopg.connect(server18.dsn(), autocommit=True) as root:
-        root.execute("create database periodic_test")
-        try:
-            line = failure(penstock("schedule", "list", "--dsn", server18.dsn("periodic_test")))
-        finally:
-            root.execute("drop database periodic_test with (force)")
-    assert "has no schema penstock" in line
-    assert "penstock migrate" in line
+def test_delete_asks(command: Command, times: penstock.Client) -> None:
+    command("schedule", "delete", "sweep").failed(2, "Delete schedule sweep?", "--yes")
+    for answer, code, left in (("\x03", 130, 3), ("n\n", 1, 3), ("y\n", 0, 2)):
+        with command.terminal("schedule", "delete", "sweep") as terminal:
+            terminal.until("Delete schedule sweep? [y/N]")
+            terminal.type(answer)
+            assert terminal.wait() == code
+        assert len(times.list_schedules()) == left
+    deleted = command("schedule", "delete", "report", "-y").ok()
+    assert (deleted.out, deleted.err) == ("", "report: deleted\n")
+    assert [each.name for each in times.list_schedules()] == ["theirs"]
+
+
+def test_names_are_data(inside: Inside, times: penstock.Client) -> None:
+    for name in ("--json", "a b", "日本", "x\x1b[31m\ny"):
+        times.put_schedule(name, "chores", {}, definition={"every": 60}, next_at=NOON)
+        inside("schedule", "run", "--", name).ok()
+        assert "\x1b" not in inside("schedule", "pause", "--", name).ok().err
+    assert len(inside("schedule", "list").ok().out.splitlines()) == 1 + 7
+    assert times.get_queue_statistics("chores")[0].pending_count == 4
+
+
+def test_mistakes(inside: Inside, times: penstock.Client) -> None:
+    for verb in ("pause", "resume", "run", "delete"):
+        line = inside("schedule", verb, "nothing").failed(3, 'schedule "nothing" does not exist')
+        assert line.count("\n") == 1
+        assert "penstock schedule list" in line
+        inside("schedule", verb).failed(2, "Missing argument 'NAME'")
+    inside("schedule", "list", "sweep").failed(2, "sweep")
+    # Its queue is gone.
+    times.delete_queue("chores")
+    assert inside("schedule", "list").ok().out.count("its queue is gone") == 3
+    inside("schedule", "run", "sweep").failed(3, 'queue "chores" does not exist', "penstock queue list")

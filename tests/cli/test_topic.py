@@ -8,8 +8,10 @@ from .command import Command
 from .inside import Inside
 
 
-def test_a_topic_is_created_listed_shown_and_deleted(command: Command, queue: penstock.Client) -> None:
-    nothing = command("topic", "list").ok()
+def test_a_topic_is_created_listed_shown_and_deleted(
+    command: Command, inside: Inside, queue: penstock.Client
+) -> None:
+    nothing = inside("topic", "list").ok()
     assert nothing.out == ""
     assert "penstock topic create" in nothing.err
     made = command("topic", "create", "orders").ok()
@@ -24,8 +26,8 @@ def test_a_topic_is_created_listed_shown_and_deleted(command: Command, queue: pe
     assert row.split()[:2] == ["orders", "2"]
     (found,) = queue.list_topics()
     assert found.created_at.isoformat(sep=" ", timespec="seconds") in row
-    assert command("topic", "show", "orders").ok().out.splitlines()[-1] == "queues   billing, mail"
-    command("topic", "delete", "orders").failed(2, "2 queues", "--yes")
+    assert inside("topic", "show", "orders").ok().out.splitlines()[-1] == "queues   billing, mail"
+    inside("topic", "delete", "orders").failed(2, "2 queues", "--yes")
     deleted = command("topic", "delete", "orders", "--yes").ok()
     assert (deleted.out, deleted.err) == ("", "topic orders deleted\n")
     assert [each.name for each in queue.list_queues()] == ["alone"]

@@ -141,10 +141,21 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        facts |= {name: value for name, value in vars(record).items() if name not in _USUAL and value != ""}
         if record.exc_info:
             facts["exception"] = self.formatException(record.exc_info)
-        return json.dumps(facts, default=str)
+        for name, value in vars(record).items():
+            if name not in _USUAL and not (isinstance(value, str) and not value):
+                facts.setdefault(name, _encodable(value))
+        return json.dumps(facts)
+
+
+def _encodable(value: object) -> object:
+    """The value, or what it reads like if JSON has no form for it."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
+    return value
 
 
 # What every record has.
