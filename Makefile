@@ -34,22 +34,22 @@ check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/unasync.py --check
-	$(BIN)/python tools/sqldoc.py --check
-	$(BIN)/python tools/pydoc.py --check
-	$(BIN)/python tools/clidoc.py --check
+	$(BIN)/python -m tools.unasync --check
+	$(BIN)/python -m tools.sqldoc --check
+	$(BIN)/python -m tools.pydoc --check
+	$(BIN)/python -m tools.clidoc --check
 
 fix: setup ## format the code and mend what ruff can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 generate: setup ## write the blocking client and its tests anew from the asynchronous ones
-	$(BIN)/python tools/unasync.py
+	$(BIN)/python -m tools.unasync
 
 docs: setup ## write docs/reference anew from the comments in the SQL, the docstrings and the commands
-	$(BIN)/python tools/sqldoc.py
-	$(BIN)/python tools/pydoc.py
-	$(BIN)/python tools/clidoc.py
+	$(BIN)/python -m tools.sqldoc
+	$(BIN)/python -m tools.pydoc
+	$(BIN)/python -m tools.clidoc
 
 bench-engine: setup ## send, claim and ack against a hand-rolled queue, in one run
 	$(BIN)/python -m bench.engine

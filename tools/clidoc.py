@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import inspect
 import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import click
+from tools.page import REFERENCE, write_or_check
 
 from penstock.cli import COMMANDS, main
 from penstock.cli.failures import FAILED, INTERRUPTED, NOT_FOUND, NOTHING_THERE, USAGE
 
-OUTPUT = Path(__file__).parent.parent / "docs" / "reference" / "cli.md"
 WIDTH = 100
 
 INTRODUCTION = """\
@@ -73,22 +70,7 @@ ENVIRONMENT = {
 
 
 def run() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing, fail if the file is out of step")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    arguments = parser.parse_args()
-    text, output = render(), arguments.output
-    if not arguments.check:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-        return 0
-    present = output.read_text("utf-8") if output.exists() else ""
-    if present == text:
-        return 0
-    lines = (present.splitlines(keepends=True), text.splitlines(keepends=True))
-    sys.stderr.writelines(difflib.unified_diff(*lines, str(output), "from the commands"))
-    sys.stderr.write(f"{output} is out of step with the commands: run `make docs`.\n")
-    return 1
+    return write_or_check(__doc__, REFERENCE / "cli.md", render, "the commands")
 
 
 def render() -> str:

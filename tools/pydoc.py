@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import difflib
 import inspect
 import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any
+
+from tools.page import REFERENCE, write_or_check
 
 import penstock
 
-OUTPUT = Path(__file__).parent.parent / "docs" / "reference" / "python.md"
 WIDTH = 100
 
 INTRODUCTION = """\
@@ -222,22 +220,7 @@ CONSTANTS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing, fail if the file is out of step")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    arguments = parser.parse_args()
-    text, output = render(), arguments.output
-    if not arguments.check:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-        return 0
-    present = output.read_text("utf-8") if output.exists() else ""
-    if present == text:
-        return 0
-    lines = (present.splitlines(keepends=True), text.splitlines(keepends=True))
-    sys.stderr.writelines(difflib.unified_diff(*lines, str(output), "from the docstrings"))
-    sys.stderr.write(f"{output} is out of step with the docstrings: run `make docs`.\n")
-    return 1
+    return write_or_check(__doc__, REFERENCE / "python.md", render, "the docstrings")
 
 
 def render() -> str:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
 from psycopg.rows import class_row
+from tools.page import REFERENCE, write_or_check
 
 from penstock import errors, schema
 from penstock.embedded import throwaway
-
-OUTPUT = Path(__file__).parent.parent / "docs" / "reference" / "sql.md"
 
 # The order to read them in; files that are not named here follow by name.
 ORDER = [
@@ -125,25 +121,13 @@ COLUMNS = """
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing, fail if the file is out of step")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
-    arguments = parser.parse_args()
+    return write_or_check(__doc__, REFERENCE / "sql.md", _render_installed, "the SQL")
+
+
+def _render_installed() -> str:
     with throwaway(settings={"fsync": "off"}) as server, psycopg.connect(server.dsn()) as connection:
         schema.install(connection)
-        text = render(connection, schema.load())
-    output: Path = arguments.output
-    if not arguments.check:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(text, encoding="utf-8")
-        return 0
-    present = output.read_text("utf-8") if output.exists() else ""
-    if present == text:
-        return 0
-    lines = (present.splitlines(keepends=True), text.splitlines(keepends=True))
-    sys.stderr.writelines(difflib.unified_diff(*lines, str(output), "from the SQL"))
-    sys.stderr.write(f"{output} is out of step with the SQL: run `make docs`.\n")
-    return 1
+        return render(connection, schema.load())
 
 
 def render(connection: psycopg.Connection[Any], source: schema.Source) -> str:
