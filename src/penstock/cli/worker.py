@@ -117,6 +117,9 @@ def worker(  # noqa: PLR0917 - one for each option
         with reporting(health, port=None if is_supervised() else health_port, host=health_host) as told:
             # Then the app: it may set up logging itself.
             found = find_app(app)
+            # dictConfig() disables what is there already, unless it is told not to: ours came before.
+            for name in ("penstock.health", "penstock.worker"):
+                logging.getLogger(name).disabled = False
             configure_logging(log_level, as_json=as_json)
             from penstock.worker.worker import Worker
 

@@ -1,0 +1,299 @@
+"""Calls for topics and queues, dead letters, statistics, cleanup, and what is due now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock import rows
+from penstock.errors import InvalidArgument
+from penstock.models import (
+    Breakdown,
+    DeadLetter,
+    ListedMessage,
+    MaintenanceResult,
+    MessageDetails,
+    QueueSettings,
+    QueueStatistics,
+    State,
+    Topic,
+)
+from penstock.outgoing import encode_headers
+from penstock.schema import SchemaVersion
+from penstock.statements import Call, Repeat, Row, call
+from penstock.values import Duration, moment, seconds
+
+from .parsing import instant, nothing, value
+
+__all__ = [
+    "add_retries",
+    "alter_queue",
+    "cancel_message",
+    "channel",
+    "cleanup_expired_exclusive_queues",
+    "cleanup_queue_messages",
+    "cleanup_topic_messages",
+    "clock",
+    "create_queue",
+    "create_topic",
+    "declare_queue",
+    "delete_queue",
+    "delete_topic",
+    "explain_delivery",
+    "extend_queue_keep_alive",
+    "get_message",
+    "get_queue_statistics",
+    "list_dlq_messages",
+    "list_messages",
+    "list_queues",
+    "list_topics",
+    "maintain",
+    "pause_queue",
+    "purge_all_messages",
+    "purge_dlq",
+    "purge_queue",
+    "raise_floor",
+    "requeue_dlq_messages",
+    "resume_queue",
+    "schema_version",
+]
+
+# Topics
+
+
+def create_topic(topic_name: str) -> Call[int]:
+    return call("create_topic", value, topic_name=topic_name)
+
+
+def delete_topic(topic_name: str) -> Call[None]:
+    return call("delete_topic", nothing, "*", Repeat.NEVER, topic_name=topic_name)
+
+
+def list_topics() -> Call[list[Topic]]:
+    return call("list_topics", rows.TOPIC.read, rows.TOPIC.sql)
+
+
+# Queues
+
+
+def create_queue(
+    queue_name: str,
+    *,
+    topic: str | None,
+    exclusive: bool,
+    keep_alive: Duration | None,
+    **settings: Any,
+) -> Call[int]:
+    if topic is not None and not isinstance(topic, str):
+        raise InvalidArgument(f"topic must be a string, not {topic!r}")
+    return call(
+        "create_queue",
+        value,
+        queue_name=queue_name,
+        topic_name=topic,
+        exclusive=None if exclusive is False else exclusive,
+        keep_alive_seconds=seconds("keep_alive", keep_alive),
+        **_queue_settings(**settings),
+    )
+
+
+def alter_queue(queue_name: str, **settings: Any) -> Call[None]:
+    return call("alter_queue", nothing, queue_name=queue_name, **_queue_settings(**settings))
+
+
+def _queue_settings(
+    *,
+    visibility_timeout: Duration | None,
+    retry_delays: Sequence[Duration] | None,
+    message_ttl: Duration | None,
+    retain_completed: Duration | None,
+    retain_dead: Duration | None,
+    **others: Any,
+) -> dict[str, Any]:
+    if retry_delays is not None and not isinstance(retry_delays, list | tuple):
+        raise InvalidArgument(f"retry_delays must be a list of durations, not {retry_delays!r}")
+    delays = None if retry_delays is None else [seconds("retry_delays", delay) for delay in retry_delays]
+    return {
+        "visibility_timeout_seconds": seconds("visibility_timeout", visibility_timeout),
+        "retry_delays": delays,
+        "message_ttl_seconds": seconds("message_ttl", message_ttl),
+        "retain_completed_seconds": seconds("retain_completed", retain_completed),
+        "retain_dead_seconds": seconds("retain_dead", retain_dead),
+        **others,
+    }
+
+
+def pause_queue(queue_name: str) -> Call[None]:
+    return call("pause_queue", nothing, queue_name=queue_name)
+
+
+def resume_queue(queue_name: str) -> Call[None]:
+    return call("resume_queue", nothing, queue_name=queue_name)
+
+
+def extend_queue_keep_alive(queue_name: str, keep_alive: Duration) -> Call[datetime]:
+    return call(
+        "extend_queue_keep_alive",
+        instant,
+        rows.epoch("extend_queue_keep_alive"),
+        queue_name=queue_name,
+        keep_alive_seconds=seconds("keep_alive", keep_alive),
+    )
+
+
+def delete_queue(queue_name: str) -> Call[None]:
+    return call("delete_queue", nothing, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+def list_queues() -> Call[list[QueueSettings]]:
+    return call("list_queues", rows.QUEUE_SETTINGS.read, rows.QUEUE_SETTINGS.sql)
+
+
+def declare_queue(queue_name: str, max_active: int | None, retain_completed: Duration | None) -> Call[int]:
+    return call(
+        "declare_queue",
+        value,
+        queue_name=queue_name,
+        max_active=max_active,
+        retain_completed_seconds=seconds("retain_completed", retain_completed),
+    )
+
+
+# Dead letters
+
+
+def list_dlq_messages(
+    queue_name: str | None, page_size: int | None, after: str | None, newest_first: bool = False
+) -> Call[list[DeadLetter]]:
+    return call(
+        "list_dlq_messages",
+        rows.DEAD_LETTER.read,
+        rows.DEAD_LETTER.sql,
+        queue_name=queue_name,
+        page_size=page_size,
+        after=after,
+        newest_first=None if newest_first is False else newest_first,
+    )
+
+
+def requeue_dlq_messages(queue_name: str, message_ids: Sequence[int] | None) -> Call[int]:
+    return call(
+        "requeue_dlq_messages", value, "*", Repeat.NEVER, queue_name=queue_name, message_ids=message_ids
+    )
+
+
+def add_retries(queue_name: str, attempts: int, headers: Mapping[str, Any] | None = None) -> Call[int]:
+    return call(
+        "add_retries",
+        value,
+        "*",
+        Repeat.NEVER,
+        queue_name=queue_name,
+        attempts=attempts,
+        headers=encode_headers(headers),
+    )
+
+
+def purge_dlq(queue_name: str | None) -> Call[int]:
+    return call("purge_dlq", value, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+# Statistics and looking in
+
+
+def get_queue_statistics(
+    queue_name: str | None,
+    breakdown: Breakdown | None,
+    top: int | None,
+    completed_since: datetime | None = None,
+) -> Call[list[QueueStatistics]]:
+    return call(
+        "get_queue_statistics",
+        rows.QUEUE_STATISTICS.read,
+        rows.QUEUE_STATISTICS.sql,
+        queue_name=queue_name,
+        breakdown=breakdown,
+        top=top,
+        completed_since=moment("completed_since", completed_since),
+    )
+
+
+def list_messages(
+    queue_name: str, state: State | None, page_size: int | None, after: str | None
+) -> Call[list[ListedMessage]]:
+    return call(
+        "list_messages",
+        rows.LISTED_MESSAGE.read,
+        rows.LISTED_MESSAGE.sql,
+        queue_name=queue_name,
+        state=state,
+        page_size=page_size,
+        after=after,
+    )
+
+
+def get_message(queue_name: str, message_id: int) -> Call[MessageDetails | None]:
+    def first(found: Sequence[Row]) -> MessageDetails | None:
+        return rows.MESSAGE_DETAILS.read(found)[0] if found else None
+
+    return call("get_message", first, rows.MESSAGE_DETAILS.sql, queue_name=queue_name, message_id=message_id)
+
+
+def explain_delivery(queue_name: str, message_id: int) -> Call[str]:
+    return call("explain_delivery", value, queue_name=queue_name, message_id=message_id)
+
+
+# Cleanup
+
+
+def cancel_message(queue_name: str, message_id: int) -> Call[bool]:
+    return call("cancel_message", value, "*", Repeat.DOUBTFUL, queue_name=queue_name, message_id=message_id)
+
+
+def purge_queue(queue_name: str) -> Call[int]:
+    return call("purge_queue", value, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+def purge_all_messages() -> Call[None]:
+    return call("purge_all_messages", nothing, "*", Repeat.NEVER)
+
+
+def cleanup_queue_messages(queue_name: str) -> Call[int]:
+    return call("cleanup_queue_messages", value, "*", Repeat.NEVER, queue_name=queue_name)
+
+
+def cleanup_topic_messages(topic_name: str) -> Call[int]:
+    return call("cleanup_topic_messages", value, "*", Repeat.NEVER, topic_name=topic_name)
+
+
+def cleanup_expired_exclusive_queues() -> Call[int]:
+    return call("cleanup_expired_exclusive_queues", value, "*", Repeat.NEVER)
+
+
+# Now and then, and the rest
+
+
+def maintain() -> Call[list[MaintenanceResult]]:
+    return call("maintain", rows.MAINTENANCE_RESULT.read, rows.MAINTENANCE_RESULT.sql)
+
+
+def raise_floor(queue_name: str) -> Call[bool]:
+    return call("raise_floor", value, queue_name=queue_name)
+
+
+def clock() -> Call[datetime]:
+    return call("clock", instant, rows.epoch("clock"))
+
+
+def channel(queue_name: str) -> Call[str]:
+    return call("channel", value, queue_name=queue_name)
+
+
+def schema_version() -> Call[SchemaVersion]:
+    def read(found: Sequence[Row]) -> SchemaVersion:
+        package_version, migration, digest, installed_at = found[0]
+        return SchemaVersion(package_version, migration, digest, rows.moment(installed_at))
+
+    columns = f"package_version, migration, digest, {rows.epoch('installed_at')}"
+    return call("schema_version", read, columns)

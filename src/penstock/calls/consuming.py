@@ -1,0 +1,250 @@
+"""Calls of a consumer: it claims, settles, and keeps its leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from penstock import rows
+from penstock.models import Receipt
+from penstock.payloads import Stored, encode_json
+from penstock.statements import Call, Repeat, Row, call, call_each
+from penstock.values import Duration, seconds
+
+from .parsing import value, values
+
+__all__ = [
+    "Claimed",
+    "Extended",
+    "ack_message",
+    "ack_messages",
+    "ack_messages_of",
+    "batch_extend_message_vt",
+    "claim_tasks",
+    "consume_messages_batch",
+    "extend_message_vt",
+    "nack_message",
+    "pulse",
+    "reject_message",
+    "release_message",
+    "release_messages",
+    "storable",
+]
+
+
+class Claimed(NamedTuple):
+    """A message as it was claimed, its payload still as stored."""
+
+    message_id: int
+    queue_name: str
+    stored: Stored
+    headers: str | None
+    token: str
+    attempt: int
+    leased_until: int
+    published_at: int
+    priority: int
+    tenant: str | None
+    lease_seconds: float
+    attempts_limit: int | None
+
+
+LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
+
+CLAIMED = (
+    "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "
+    f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, "
+    f"priority, tenant, {LEASE_SECONDS}, attempts_limit"
+)
+
+
+def _claimed(found: Sequence[Row]) -> list[Claimed]:
+    return [Claimed(row[0], row[1], row[2] if row[3] is None else bytes(row[3]), *row[4:]) for row in found]
+
+
+class Extended(NamedTuple):
+    """A lease that was extended: until when, and how many seconds that is from now."""
+
+    message_id: int
+    leased_until: int
+    lease_seconds: float
+
+
+def _extended(found: Sequence[Row]) -> list[Extended]:
+    return [Extended(*row) for row in found]
+
+
+# Consume
+
+
+def consume_messages_batch(
+    queue_name: str, token: str | None, visibility_timeout: Duration | None, batch_size: int
+) -> Call[list[Claimed]]:
+    # Called again after a lost connection it claims others: those that were claimed before come back.
+    return call(
+        "consume_messages_batch",
+        _claimed,
+        CLAIMED,
+        queue_name=queue_name,
+        consumer_token=token,
+        vt_seconds=seconds("visibility_timeout", visibility_timeout),
+        batch_size=batch_size,
+    )
+
+
+TASK = (
+    "message_id, cast(payload as text), body, cast(headers as text), delivery_attempts, "
+    f"{rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit"
+)
+
+
+def claim_tasks(queue_name: str, token: str, lease: float, batch_size: int) -> Call[list[Claimed]]:
+    """consume_messages_batch() for a worker, which keeps leases itself: what it knows does not come back."""
+
+    def read(found: Sequence[Row]) -> list[Claimed]:
+        return [
+            Claimed(
+                message_id,
+                queue_name,
+                stored if body is None else bytes(body),
+                headers,
+                token,
+                attempt,
+                0,
+                published_at,
+                priority,
+                tenant,
+                lease,
+                limit,
+            )
+            for message_id, stored, body, headers, attempt, published_at, priority, tenant, limit in found
+        ]
+
+    return call(
+        "consume_messages_batch",
+        read,
+        TASK,
+        queue_name=queue_name,
+        consumer_token=token,
+        vt_seconds=seconds("lease", lease),
+        batch_size=batch_size,
+    )
+
+
+# Settle
+
+
+def ack_message(receipt: Receipt, result: object = None) -> Call[bool]:
+    return _settle("ack_message", receipt, result=None if result is None else encode_json(result, "result"))
+
+
+def ack_messages(
+    queue_name: str, receipts: Sequence[Receipt], results: Sequence[object] | None = None
+) -> Call[list[int]]:
+    texts = [None if result is None else encode_json(result, "result") for result in results or ()]
+    return call(
+        "ack_messages",
+        values,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=queue_name,
+        message_ids=[receipt.message_id for receipt in receipts],
+        tokens=[receipt.token for receipt in receipts],
+        results=texts if any(text is not None for text in texts) else None,
+    )
+
+
+def ack_messages_of(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[int]]:
+    """Of one token."""
+    return call(
+        "ack_messages",
+        values,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=queue_name,
+        message_ids=message_ids,
+        same_token=(token, str(len(message_ids))),
+    )
+
+
+def nack_message(
+    receipt: Receipt, delay: Duration | None, error: str | None, max_attempts: int | None = None
+) -> Call[bool]:
+    return _settle(
+        "nack_message",
+        receipt,
+        delay_seconds=seconds("delay", delay),
+        error=storable(error),
+        max_attempts=max_attempts,
+    )
+
+
+def release_message(receipt: Receipt, delay: Duration | None = None) -> Call[bool]:
+    return _settle("release_message", receipt, delay_seconds=seconds("delay", delay))
+
+
+def release_messages(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[bool]]:
+    return call_each("release_message", values, Repeat.SAFE, message_ids, queue_name=queue_name, token=token)
+
+
+def reject_message(receipt: Receipt, error: str | None) -> Call[bool]:
+    return _settle("reject_message", receipt, error=storable(error))
+
+
+def _settle(function: str, receipt: Receipt, **arguments: Any) -> Call[bool]:
+    return call(
+        function,
+        value,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=receipt.queue_name,
+        message_id=receipt.message_id,
+        token=receipt.token,
+        **arguments,
+    )
+
+
+def storable(error: str | None) -> str | None:
+    """The text of an error, whatever is in it: better told with a replaced character than not at all."""
+    if error is None:
+        return None
+    return str(error).replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+# Leases
+
+
+def extend_message_vt(receipt: Receipt, extension: Duration) -> Call[list[Extended]]:
+    return batch_extend_message_vt(receipt.queue_name, [receipt.message_id], receipt.token, extension)
+
+
+def batch_extend_message_vt(
+    queue_name: str,
+    message_ids: Sequence[int],
+    token: str,
+    extension: Duration,
+    lock_timeout: float | None = None,
+) -> Call[list[Extended]]:
+    """lock_timeout: fail where it would wait longer for a message that somebody is settling."""
+    holder: dict[str, Any] = {"token": token}
+    if lock_timeout is not None:
+        holder = {"patient_token": (token, str(round(lock_timeout * 1000)))}
+    return call(
+        "batch_extend_message_vt",
+        _extended,
+        f"message_id, {rows.epoch_of_now('vt')}, {LEASE_SECONDS}",
+        queue_name=queue_name,
+        message_ids=message_ids,
+        **holder,
+        extension_seconds=seconds("extension", extension),
+    )
+
+
+def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None) -> Call[int]:
+    return call(
+        "pulse",
+        value,
+        token=token,
+        vt_seconds=seconds("visibility_timeout", visibility_timeout),
+        queue_names=queue_names,
+    )

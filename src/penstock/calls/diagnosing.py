@@ -1,0 +1,89 @@
+"""Calls that tell how the server, the engine and each queue are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock import rows
+from penstock.diagnoses import (
+    EngineDiagnosis,
+    ErrorDiagnosis,
+    Holder,
+    QueueDiagnosis,
+    ServerDiagnosis,
+    StatementDiagnosis,
+    TableDiagnosis,
+)
+from penstock.statements import Call, Repeat, call
+
+from .parsing import nothing
+
+__all__ = [
+    "Presence",
+    "diagnose_engine",
+    "diagnose_errors",
+    "diagnose_holders",
+    "diagnose_queues",
+    "diagnose_server",
+    "diagnose_statements",
+    "diagnose_tables",
+    "limit_transaction",
+    "presence",
+]
+
+
+def diagnose_server() -> Call[ServerDiagnosis]:
+    columns = rows.SERVER_DIAGNOSIS
+    return call("diagnose_server", lambda found: columns.read(found)[0], columns.sql)
+
+
+def diagnose_holders() -> Call[list[Holder]]:
+    return call("diagnose_holders", rows.HOLDER.read, rows.HOLDER.sql)
+
+
+def diagnose_tables() -> Call[list[TableDiagnosis]]:
+    return call("diagnose_tables", rows.TABLE_DIAGNOSIS.read, rows.TABLE_DIAGNOSIS.sql)
+
+
+def diagnose_statements() -> Call[list[StatementDiagnosis]]:
+    return call("diagnose_statements", rows.STATEMENT_DIAGNOSIS.read, rows.STATEMENT_DIAGNOSIS.sql)
+
+
+def diagnose_engine() -> Call[EngineDiagnosis]:
+    columns = rows.ENGINE_DIAGNOSIS
+    return call("diagnose_engine", lambda found: columns.read(found)[0], columns.sql)
+
+
+def diagnose_queues() -> Call[list[QueueDiagnosis]]:
+    return call("diagnose_queues", rows.QUEUE_DIAGNOSIS.read, rows.QUEUE_DIAGNOSIS.sql)
+
+
+def diagnose_errors() -> Call[list[ErrorDiagnosis]]:
+    return call("diagnose_errors", rows.ERROR_DIAGNOSIS.read, rows.ERROR_DIAGNOSIS.sql)
+
+
+class Presence(NamedTuple):
+    """What any server tells anybody, with a schema or without."""
+
+    pid: int
+    database: str
+    role: str
+    at: float
+
+
+def presence() -> Call[Presence]:
+    text = (
+        "select pg_catalog.pg_backend_pid(), pg_catalog.current_database(), cast(current_user as text), "
+        "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())"
+    )
+    return Call("presence", text, (), lambda found: Presence(*found[0]), Repeat.SAFE)
+
+
+def limit_transaction(statement_seconds: float, lock_seconds: float) -> Call[None]:
+    """Let nothing in this transaction take longer, nor wait longer for a lock."""
+    text = (
+        "select pg_catalog.set_config('statement_timeout', %s, true), "
+        "pg_catalog.set_config('lock_timeout', %s, true)"
+    )
+    limits = (str(round(statement_seconds * 1000)), str(round(lock_seconds * 1000)))
+    return Call("limit_transaction", text, limits, nothing, Repeat.SAFE)

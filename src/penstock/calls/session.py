@@ -1,0 +1,57 @@
+"""What a client does with a connection itself."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.statements import Call, Repeat
+
+__all__ = [
+    "PROBE",
+    "SET_ASYNCHRONOUS",
+    "SET_READ_COMMITTED",
+    "SET_WARNINGS",
+    "SMALLEST_COMMIT",
+    "Session",
+    "listen",
+    "session",
+    "unlisten",
+]
+
+
+class Session(NamedTuple):
+    """What a client has to know of a connection."""
+
+    pid: int
+    isolation: str
+    client_min_messages: str
+    database: str
+
+
+SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
+SET_WARNINGS = "set client_min_messages = warning"
+SET_ASYNCHRONOUS = "set synchronous_commit = off"
+PROBE = "select 1"
+# Writes a few bytes of WAL, and nothing else: what is left is the wait for the disk.
+SMALLEST_COMMIT = "select pg_catalog.pg_logical_emit_message(true, 'penstock', '')"
+
+
+def session() -> Call[Session]:
+    text = (
+        "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
+        "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database()"
+    )
+    return Call("session", text, (), lambda found: Session(*found[0]), Repeat.SAFE)
+
+
+def listen(channel_name: str) -> str:
+    return f"listen {_quoted(channel_name)}"
+
+
+def unlisten(channel_name: str) -> str:
+    return f"unlisten {_quoted(channel_name)}"
+
+
+def _quoted(name: str) -> str:
+    """A name as it stands in a statement that takes no parameters."""
+    return '"' + name.replace('"', '""') + '"'
