@@ -1,7 +1,6 @@
-"""The version of the package."""
-
-from importlib.metadata import version
+"""The version of the package: what is built, and what `penstock --version` says."""
 
 __all__ = ["__version__"]
 
-__version__ = version("penstock")
+# Not asked of importlib.metadata, which takes as long to import as all else that `penstock --help` needs.
+__version__ = "0.1.0"

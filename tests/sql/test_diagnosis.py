@@ -115,7 +115,7 @@ def test_the_dead_show_in_blocks(engine18: Engine, sql18: Sql, connect18: Connec
     fresh = queue(sql18)
     engine18.query("select count(*) from penstock.consume_messages_batch('q', 'me', batch_size => 5000)")
     walked = queue(sql18)
-    engine18.query("select penstock.raise_floor('q')")
+    assert engine18.query("select penstock.raise_floor('q')") == [(True,)]
     raised = queue(sql18)
     assert raised["probe_blocks"] <= fresh["probe_blocks"] < walked["probe_blocks"] / 4
     assert (fresh["ready_count"], walked["ready_count"]) == (1000, 0)

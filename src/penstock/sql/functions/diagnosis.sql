@@ -355,6 +355,8 @@ declare
     until timestamptz := clock_timestamp() + interval '1 second';
     queue record;
 begin
+    -- The first one is planned, and the planner looks at blocks as well: those are not to be counted.
+    perform penstock._probe_head(-1, 0, 0, 0, until);
     for queue in select q.id, q.name, q.paused_at from penstock.queues q order by q.name loop
         return next penstock._diagnose_queue(queue.id, queue.name, queue.paused_at, at, until);
     end loop;
