@@ -27,7 +27,7 @@ run-tasks: setup ## a tour of tasks and the worker on the embedded server, until
 	@$(BIN)/python examples/tasks.py
 
 test: check ## check the code and run all tests
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/ruff check .

@@ -45,6 +45,12 @@ def in_memory() -> Path | None:
     return memory if shutil.disk_usage(memory).free >= ROOM_BYTES else None
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow ones first: the last minute should not be a wait for one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 class Connect(Protocol):
     """Opens an autocommit connection to the test's database; it is closed after the test."""
 
@@ -58,6 +64,7 @@ class Servers:
         self._stack = stack
         self._started: dict[int, Server] = {}
         self._templates: set[int] = set()
+        self._admins: dict[int, psycopg.Connection[Any]] = {}
         self._numbers = itertools.count(1)
 
     def get(self, major: int) -> Server:
@@ -74,23 +81,34 @@ class Servers:
         """A fresh database with the schema: its DSN."""
         self._make_template(server)
         name = f"test_{next(self._numbers)}"
-        with psycopg.connect(server.dsn(), autocommit=True) as admin:
-            admin.execute(f'create database "{name}" template "{TEMPLATE}"')
+        self._administer(server, f'create database "{name}" template "{TEMPLATE}"')
         try:
             yield server.dsn(name)
         finally:
-            with psycopg.connect(server.dsn(), autocommit=True) as admin:
-                admin.execute(f'drop database "{name}" with (force)')
+            self._administer(server, f'drop database "{name}" with (force)')
+
+    def _administer(self, server: Server, statement: str) -> None:
+        """On a connection that is kept: there are thousands of databases."""
+        admin = self._admins.get(server.version)
+        try:
+            if admin is not None:
+                admin.execute("select 1")
+        except psycopg.OperationalError:
+            admin = None  # a test has ended all sessions
+        if admin is None:
+            admin = self._admins[server.version] = self._stack.enter_context(
+                psycopg.connect(server.dsn(), autocommit=True)
+            )
+        admin.execute(statement.encode())
 
     def _make_template(self, server: Server) -> None:
         if server.version in self._templates:
             return
         from penstock import schema
 
-        with psycopg.connect(server.dsn(), autocommit=True) as admin:
-            # An install that failed in an earlier test left an empty one behind.
-            admin.execute(f'drop database if exists "{TEMPLATE}" with (force)')
-            admin.execute(f'create database "{TEMPLATE}"')
+        # An install that failed in an earlier test left an empty one behind.
+        self._administer(server, f'drop database if exists "{TEMPLATE}" with (force)')
+        self._administer(server, f'create database "{TEMPLATE}"')
         with psycopg.connect(server.dsn(TEMPLATE)) as connection:
             schema.install(connection)
         self._templates.add(server.version)

@@ -28,6 +28,8 @@ from tests.embedded.processes import answer, eventually, processes_in, superviso
 
 from .command import PATIENCE, Command
 
+pytestmark = pytest.mark.slow
+
 
 class Up:
     """`penstock up --json` as a process; ended with the test, if not before."""

@@ -431,9 +431,9 @@ def test_a_long_history_is_not_looked_through_for_what_was_completed_since(conne
         "select * from penstock.get_queue_statistics(completed_since => %s)"
     )
     blocks = []
-    for _ in range(2):  # the first one reads the catalog
+    for _ in range(5):  # the first one reads the catalog, and so does one after a visit of autovacuum
         ((plans,),) = sql.execute(statement, [since]).fetchall()
         blocks.append(sum(plans[0]["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read")))
-    assert blocks[1] < 400, f"of some 1,500: {blocks}"
+    assert min(blocks) < 300, f"of some 1,500: {blocks}"
     (counted,) = engine.rows("get_queue_statistics", completed_since=since)
     assert counted.completed_count == 201

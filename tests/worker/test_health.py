@@ -129,6 +129,7 @@ def test_a_worker_that_cannot_work_is_never_ready(stage: Stage, manager: Systemd
     assert "READY=1" not in manager.lines
 
 
+@pytest.mark.slow
 def test_a_handler_that_blocks_the_loop_is_seen(stage: Stage, manager: Systemd) -> None:
     stage.write(TASKS)
     worker = stage.worker("--health-port", "0", "--lease", "60")
@@ -248,6 +249,7 @@ def test_a_supervisor_speaks_for_its_workers(stage: Stage, manager: Systemd) -> 
     assert supervisor.log.count("health on") == 1
 
 
+@pytest.mark.slow
 def test_a_supervisor_ends_a_worker_that_hangs_and_says_where(stage: Stage) -> None:
     stage.write(TASKS)
     supervisor = stage.start("--processes", "2", "--health-port", "0", "--lease", "2")

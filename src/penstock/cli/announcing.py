@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import __version__
 
-from .output import Output
+from .output import Output, is_terminal
 
 if TYPE_CHECKING:
     import psycopg
@@ -67,12 +66,11 @@ class Announcement:
     def print(self, output: Output) -> None:
         if output.as_json:
             output.json(self.facts())
-        elif sys.stdout.isatty():
+        elif is_terminal():
             _print_rich(self.lines())
         else:
             for line in self.lines():
                 output.line("".join(text for text, _ in line))
-        sys.stdout.flush()
 
     # For a program
 

@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 from .failures import Failure
-from .output import printable
+from .output import is_terminal, printable
 
 __all__ = [
     "complete_queue",
@@ -114,7 +113,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """Ask before something is destroyed. Where nobody can answer, --yes has to be given."""
     if yes:
         return
-    if not sys.stdin.isatty():
+    if not is_terminal("stdin"):
         raise click.UsageError(f"{question} Nobody is there to ask: give --yes.")
     try:
         is_wanted = click.confirm(printable(question), err=True)

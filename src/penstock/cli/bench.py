@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from penstock.settings import resolve_dsn
 from .arguments import confirm, yes_option
 from .connection import Session, with_session
 from .failures import Failure
-from .output import age, count
+from .output import age, count, is_terminal
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -232,7 +231,7 @@ class _Bar:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    if not sys.stderr.isatty():
+    if not is_terminal("stderr"):
         yield _NoProgress()
         return
     from rich.console import Console

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -17,8 +16,8 @@ from penstock.settings import resolve_dsn
 
 from .arguments import duration
 from .connection import Session, connect, connect_or_embedded, with_session
-from .failures import FAILED
-from .output import facts, printable
+from .failures import FAILED, Failure
+from .output import facts, is_terminal, printable
 
 if TYPE_CHECKING:
     import psycopg
@@ -91,7 +90,7 @@ def doctor(
             session.output.note(_summary(found))
     wrong = {"problem", "warning", "unknown"} if strict else {"problem"}
     if any(finding.status in wrong for finding in found):
-        sys.exit(FAILED)
+        raise Failure(exit_code=FAILED)
 
 
 def _gather(session: Session) -> Facts:
@@ -124,7 +123,7 @@ def _print_checks(session: Session) -> None:
 def _print(findings: Sequence[Finding]) -> None:
     ordered = [finding for status in ORDER for finding in findings if finding.status == status]
     blocks = list(_merged(ordered))
-    if sys.stdout.isatty():
+    if is_terminal():
         _print_coloured(blocks)
         return
     for finding in blocks:

@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -93,9 +93,10 @@ class Output:
                 click.echo("\n".join(map(printable, text.split("\n"))), err=True)
 
 
-def is_terminal() -> bool:
-    """Whether somebody looks at stdout, which may be closed."""
-    return sys.stdout is not None and sys.stdout.isatty()
+def is_terminal(name: Literal["stdin", "stdout", "stderr"] = "stdout") -> bool:
+    """Whether somebody is there at the other end; it may be closed."""
+    stream = getattr(sys, name)
+    return stream is not None and bool(stream.isatty())
 
 
 def as_json(value: Any) -> str:

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+from .output import is_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -46,7 +47,7 @@ class Bar:
 @contextmanager
 def progress(total_bytes: int | None, *, wanted: bool = True) -> Iterator[Bar]:
     """A bar while the block runs, gone at its end; nothing is drawn where stderr is no terminal."""
-    if not wanted or not sys.stderr.isatty():
+    if not wanted or not is_terminal("stderr"):
         yield Bar()
         return
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from .arguments import duration, priority, queue_argument, topic_argument
 from .connection import Session, with_session
 from .failures import NOTHING_THERE, Failure, as_failure
 from .interrupts import Interrupts
-from .output import age, count
+from .output import age, count, is_terminal
 from .progress import Bar, progress
 from .reading import BadLine, Group, Parse, Source, Unreadable
 
@@ -196,7 +195,7 @@ def _run(
         payloads, path = (), path or "-"
     if payloads and (path is not None or lines or "-" in payloads):
         raise click.UsageError("payloads are given as arguments, or read from one place: not both")
-    if not payloads and path is None and sys.stdin is not None and sys.stdin.isatty():
+    if not payloads and path is None and is_terminal("stdin"):
         raise click.UsageError("give a PAYLOAD, or --file FILE, or - to type one")
     if lines is None:
         lines = not payloads and (form == "envelope" or (path or "").endswith(LINES))
@@ -265,7 +264,7 @@ class Sending:
         """Send each line of a file or a pipe."""
         size, started_at = source.size, time.monotonic()
         # Ids on a terminal are to be seen there, not a bar.
-        quiet = self.ids and sys.stdout is not None and sys.stdout.isatty()
+        quiet = self.ids and is_terminal()
         with Interrupts() as interrupts, self.session.connect() as client:
             self.target.check(client, self.session.output)
             try:

@@ -14,6 +14,7 @@ import click
 
 from .arguments import duration
 from .connection import Session, with_session
+from .output import is_terminal
 
 if TYPE_CHECKING:
     from penstock._sync.client import Client
@@ -76,7 +77,7 @@ def top(session: Session, *, interval: float, sort: str, reverse: bool, pattern:
 def _is_terminal() -> bool:
     """Whether there is somebody who sees a screen and has keys."""
     has_screen = os.environ.get("TERM", "") not in {"", "dumb", "unknown"}
-    return has_screen and sys.stdin.isatty() and sys.stdout.isatty()
+    return has_screen and is_terminal("stdin") and is_terminal()
 
 
 def _watch(client: Client, choices: Choices) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 
-from penstock.cli.output import Output, facts
+from penstock.cli.output import Output, facts, is_terminal
 
 from .choices import Choices
 from .columns import COLUMNS, Column, Line, widths_of
@@ -44,7 +43,7 @@ def print_snapshot(output: Output, place: Place, history: History, choices: Choi
 
 def _fitting(lines: list[Line]) -> Sequence[Column]:
     """All columns, but in a terminal no more than it has room for."""
-    if not sys.stdout.isatty():
+    if not is_terminal():
         return COLUMNS
     longest = max((len(line.queue.name) for line in lines), default=0)
     widths = widths_of(Console().width, longest)
