@@ -22,6 +22,8 @@ import pyte
 
 PROGRAM = str(Path(sys.executable).with_name("penstock"))
 PATIENCE = 60.0
+INTERRUPT = "\x03"
+AGAIN_SECONDS = 5.0
 # The variables of whoever runs the tests, which would choose another database or other colours.
 UNWANTED = ("PG", "DATABASE_URL", "PENSTOCK_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "NOTIFY_SOCKET")
 
@@ -119,6 +121,7 @@ class Terminal:
     def __init__(
         self, argv: Sequence[str], environ: Mapping[str, str], folder: Path, columns: int, lines: int
     ) -> None:
+        self._typed = ""
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
         # All that was ever written, with its control sequences.
@@ -187,6 +190,7 @@ class Terminal:
             self.read(0.1)
 
     def type(self, keys: str) -> None:
+        self._typed = keys
         os.write(self._master, keys.encode())
 
     def resize(self, columns: int, lines: int) -> None:
@@ -200,9 +204,14 @@ class Terminal:
     def wait(self, seconds: float = PATIENCE) -> int:
         """Wait until it ends; its exit code."""
         deadline = time.monotonic() + seconds
+        again_at = time.monotonic() + AGAIN_SECONDS
         while self._process.poll() is None:
             assert time.monotonic() < deadline, f"it does not end:\n{self.text}"
             self.read(0.05)
+            # A signal between the last look of Python and its read() waits for the next key.
+            if self._typed == INTERRUPT and time.monotonic() > again_at:
+                self.type(INTERRUPT)
+                again_at = time.monotonic() + AGAIN_SECONDS
         while self.read(0.05):
             pass
         return self._process.returncode

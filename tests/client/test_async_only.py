@@ -75,9 +75,10 @@ async def test_the_loop_has_its_turns_during_a_long_publish(client: AsyncClient,
     async def tick() -> None:
         nonlocal longest
         while running:
-            begun = time.monotonic()
+            # What this thread computed in between, however busy the machine is with others.
+            begun = time.thread_time()
             await asyncio.sleep(0)
-            longest = max(longest, time.monotonic() - begun)
+            longest = max(longest, time.thread_time() - begun)
 
     ticking = asyncio.create_task(tick())
     await client.send_many("q", ({"n": number, "text": "x" * 100} for number in range(30_000)))

@@ -298,7 +298,12 @@ def test_few_that_wait_are_found_behind_many(engine: Engine) -> None:
 def blocks(engine: Engine, breakdown: str) -> int:
     """How many blocks a breakdown of queue q touches, once its plans are made."""
     call = f"explain (analyze, buffers, format json) select penstock.get_queue_statistics('q', '{breakdown}')"
-    plans = [engine.query(call)[0][0][0]["Plan"] for _ in range(4)]
+    plans = []
+    for turn in range(6):
+        # Autovacuum may have come by when plans were made: once they are made anew.
+        if turn == 3:
+            engine.connection.execute("discard plans")
+        plans.append(engine.query(call)[0][0][0]["Plan"])
     return int(min(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] for plan in plans))
 
 
@@ -426,14 +431,17 @@ def test_a_long_history_is_not_looked_through_for_what_was_completed_since(conne
     (since,) = engine.query(
         "select max(completed_at) - interval '0.999 s' from penstock.done where token = 'x'"
     )
-    statement = (
-        "explain (analyze, buffers, format json) "
-        "select * from penstock.get_queue_statistics(completed_since => %s)"
-    )
-    blocks = []
-    for _ in range(5):  # the first one reads the catalog, and so does one after a visit of autovacuum
-        ((plans,),) = sql.execute(statement, [since]).fetchall()
-        blocks.append(sum(plans[0]["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read")))
-    assert min(blocks) < 300, f"of some 1,500: {blocks}"
+    scans = """
+        select c.relname, pg_stat_get_xact_numscans(c.oid) from pg_class c
+        where c.oid = 'penstock.done_default'::regclass
+            or c.oid in (
+                select i.indexrelid from pg_index i where i.indrelid = 'penstock.done_default'::regclass
+            )
+    """
+    with sql.transaction():
+        before = dict(engine.query(scans))
+        engine.rows("get_queue_statistics", completed_since=since)
+        scanned = {name for name, number in engine.query(scans) if number > before[name]}
+    assert scanned == {"done_default_completed_at_idx"}
     (counted,) = engine.rows("get_queue_statistics", completed_since=since)
     assert counted.completed_count == 201

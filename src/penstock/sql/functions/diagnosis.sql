@@ -232,7 +232,7 @@ begin
         if clock_timestamp() > until then
             return null;
         end if;
-        if clock_timestamp() < began + interval '1 ms' then
+        if clock_timestamp() < began + interval '10 ms' then
             width := width * 10;
         end if;
     end loop;
