@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import io
-import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from .failures import FAILED, as_failure
+from .output import STDOUT, give_up
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -76,8 +76,7 @@ class LazyGroup(click.Group):
         except OSError as exc:
             if exc.errno not in CANNOT_WRITE:
                 raise
-            # What is left to be written would fail once more when Python ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            give_up(STDOUT)
             click.echo(f"Error: cannot write to stdout: {exc.strerror}", err=True)
             sys.exit(FAILED)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import os
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -18,8 +18,20 @@ import click
 from penstock import wording
 from penstock.wording import ago, count
 
-__all__ = ["Output", "age", "ago", "as_json", "count", "facts", "is_terminal", "moment", "printable"]
+__all__ = [
+    "Output",
+    "age",
+    "ago",
+    "as_json",
+    "count",
+    "facts",
+    "give_up",
+    "is_terminal",
+    "moment",
+    "printable",
+]
 
+STDOUT, STDERR = 1, 2
 MISSING = "-"
 UNPRINTABLE = "\N{REPLACEMENT CHARACTER}"
 
@@ -88,9 +100,16 @@ class Output:
     def note(self, text: str) -> None:
         """A sentence that is no data."""
         if text:
-            # What was done is done, also where nobody can be told.
-            with suppress(OSError):
+            try:
                 click.echo("\n".join(map(printable, text.split("\n"))), err=True)
+            except OSError:
+                # What was done is done, also where nobody can be told.
+                give_up(STDERR)
+
+
+def give_up(descriptor: int) -> None:
+    """Write nothing more there: what is left in a buffer would fail once more when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def is_terminal(name: Literal["stdin", "stdout", "stderr"] = "stdout") -> bool:
