@@ -21,10 +21,12 @@ __all__ = [
     "duration",
     "list_of",
     "message_argument",
+    "page_options",
     "payload_option",
     "priority",
     "priority_name",
     "queue_argument",
+    "service_options",
     "topic_argument",
     "whole_seconds",
     "yes_option",
@@ -98,6 +100,44 @@ def topic_argument(command: Command) -> Command:
 
 def message_argument(command: Command) -> Command:
     return click.argument("message_id", metavar="ID", type=click.IntRange(1))(command)
+
+
+def page_options(command: Command) -> Command:
+    """A list comes in pages: so many, from there on."""
+    command = click.option("--after", metavar="CURSOR", help="Go on where a list ended.")(command)
+    return click.option(
+        "--count",
+        "-n",
+        "most",
+        type=click.IntRange(1),
+        default=100,
+        show_default=True,
+        help="At most so many.",
+    )(command)
+
+
+def service_options(command: Command) -> Command:
+    """What runs for long is asked how it is, and logs."""
+    command = click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        show_default=True,
+        help="What is logged, to stderr.",
+    )(command)
+    command = click.option(
+        "--health-host",
+        metavar="HOST",
+        default="127.0.0.1",
+        show_default=True,
+        help="The address of --health-port; 0.0.0.0 for all, as probes of Kubernetes need it.",
+    )(command)
+    return click.option(
+        "--health-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Answer probes here: /livez, /readyz; 0: on any free port.  [default: nowhere]",
+    )(command)
 
 
 def payload_option(command: Command) -> Command:

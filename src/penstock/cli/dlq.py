@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import complete_queue, confirm, message_argument, payload_option, queue_argument, yes_option
+from .arguments import (
+    complete_queue,
+    confirm,
+    message_argument,
+    page_options,
+    payload_option,
+    queue_argument,
+    yes_option,
+)
 from .connection import Session, with_session
 from .failures import NOT_FOUND, Failure
 from .message import print_message
@@ -30,10 +38,7 @@ def dlq() -> None:
 
 @dlq.command("list")
 @click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
-@click.option(
-    "--count", "-n", "most", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
-)
-@click.option("--after", metavar="CURSOR", help="Go on where a list ended.")
+@page_options
 @with_session
 def list_(session: Session, queue_name: str | None, most: int, after: str | None) -> None:
     """List dead letters, those that died last first.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .arguments import message_argument, payload_option, priority_name, queue_argument
+from .arguments import message_argument, page_options, payload_option, priority_name, queue_argument
 from .connection import Session, with_session
 from .failures import FAILED, NOT_FOUND, Failure
 from .output import age, ago, as_json, facts, moment
@@ -30,10 +30,7 @@ def message() -> None:
 @message.command("list")
 @queue_argument
 @click.option("--state", type=click.Choice(STATES), help="Only those in this state.")
-@click.option(
-    "--count", "-n", "most", type=click.IntRange(1), default=100, show_default=True, help="At most so many."
-)
-@click.option("--after", metavar="CURSOR", help="Go on where a list ended.")
+@page_options
 @with_session
 def list_(session: Session, queue_name: str, state: State | None, most: int, after: str | None) -> None:
     """List messages of a queue, whatever their state.

@@ -17,6 +17,7 @@ import click
 from penstock.settings import resolve_dsn
 
 from .announcing import Announcement
+from .arguments import service_options
 from .connection import Session, connect, with_session
 from .failures import Failure
 from .output import Output
@@ -39,26 +40,7 @@ STOP_SECONDS = 20.0
 @click.option(
     "--migrate/--no-migrate", default=True, help="Install or upgrade the schema, or not.  [default: migrate]"
 )
-@click.option(
-    "--health-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Answer probes here: /livez, /readyz; 0: on any free port.  [default: nowhere]",
-)
-@click.option(
-    "--health-host",
-    metavar="HOST",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address of --health-port; 0.0.0.0 for all.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is logged, to stderr; debug: the failures of the demo, too.",
-)
+@service_options
 @with_session
 def up(  # noqa: PLR0917 - one for each option
     session: Session, demo: bool, migrate: bool, health_port: int | None, health_host: str, log_level: str

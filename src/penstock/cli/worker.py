@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .arguments import complete_queue
+from .arguments import complete_queue, service_options
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App
@@ -63,26 +63,8 @@ logger = logging.getLogger("penstock.worker")
     show_default=True,
     help="Seconds that tasks have to end when the worker stops.",
 )
-@click.option(
-    "--health-port",
-    type=click.IntRange(0, 65535),
-    help="Answer probes here: /livez, /readyz.  [default: nowhere]",
-)
-@click.option(
-    "--health-host",
-    metavar="HOST",
-    default="127.0.0.1",
-    show_default=True,
-    help="The address of --health-port; 0.0.0.0 for all, as probes of Kubernetes need it.",
-)
 @click.option("--dsn", metavar="DSN", help="The database, instead of the app's own.")
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    show_default=True,
-    help="What is logged, to stderr.",
-)
+@service_options
 @click.option("--json", "as_json", is_flag=True, help="Log lines of JSON.")
 def worker(  # noqa: PLR0917 - one for each option
     app: str,

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from penstock._sync.client import Client
 from penstock.cli.output import age, printable
+from penstock.doctor.holders import subject
 from penstock.models import DeadLetter, ListedMessage, ListedWorker, QueueSettings, QueueStatistics
 
 __all__ = ["Details", "Place", "Queue", "Snapshot", "find_place", "read", "read_details", "read_vacuum"]
@@ -109,9 +110,9 @@ def read_vacuum(client: Client) -> str:
     longest, holder = max(held, key=lambda pair: pair[0])
     if longest.total_seconds() < HOLD_SECONDS:
         return ""
-    who = f"pid {holder.pid}" if holder.pid is not None else holder.name or "?"
-    of = printable(", ".join(filter(None, (holder.application_name, holder.state))))
-    return f"vacuum is held back for {age(longest)} by {holder.kind} {who}" + (f" ({of})" if of else "")
+    of = ", ".join(filter(None, (holder.application_name, holder.state)))
+    who = printable(f"{subject(holder)} ({of})" if of else subject(holder))
+    return f"vacuum is held back for {age(longest)} by {who}"
 
 
 def read_details(client: Client, queue: Queue) -> Details:
