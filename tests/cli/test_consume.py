@@ -11,6 +11,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -182,6 +183,20 @@ def test_what_was_written_is_acked_when_it_is_read(orders: penstock.Client) -> N
         assert acks.unread == 2
         assert [message.attempt for message in orders.consume_batch("orders")] == [1, 1]
         orders.purge_queue("orders")
+    os.close(writing)
+
+
+def test_whoever_writes_and_whoever_acks_ask_for_the_reader_at_once() -> None:
+    reading, writing = os.pipe()
+    stdout = Stdout(writing, Interrupts())
+
+    def ask() -> set[bool]:
+        return {stdout.has_reader for _ in range(20_000)}
+
+    with ThreadPoolExecutor(3) as threads:
+        assert [future.result() for future in [threads.submit(ask) for _ in range(3)]] == [{True}] * 3
+        os.close(reading)
+        assert [future.result() for future in [threads.submit(ask) for _ in range(3)]] == [{False}] * 3
     os.close(writing)
 
 

@@ -99,8 +99,6 @@ class Stdout:
         # So many bytes go into a pipe all or not at all: a signal does not leave open how many did.
         self._at_once = select.PIPE_BUF if self._tells else None
         self._patience = STEP_SECONDS
-        self._poll = select.poll()
-        self._poll.register(descriptor, 0)
 
     @classmethod
     def opened(cls, interrupts: Interrupts) -> Stdout:
@@ -117,7 +115,10 @@ class Stdout:
 
     @property
     def has_reader(self) -> bool:
-        return not self._poll.poll(0)
+        # One of its own each time: whoever writes and whoever acks ask at once, which one of them refuses.
+        poll = select.poll()
+        poll.register(self._descriptor, 0)
+        return not poll.poll(0)
 
     def write(self, data: bytes) -> int:
         """Write it; returns how many bytes are read when all of this is. BrokenPipeError: nobody reads."""
