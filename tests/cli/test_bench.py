@@ -108,7 +108,7 @@ def test_sigterm_removes_the_queues(command: Command, queue: penstock.Client) ->
     _until(lambda: _sent(queue) > 0)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (143, b"")
+    assert (process.returncode, out) == (130, b"")
     assert b"Traceback" not in err
     assert queue.list_queues() == []
 

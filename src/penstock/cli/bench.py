@@ -18,12 +18,10 @@ from penstock.settings import resolve_dsn
 
 from .arguments import confirm, yes_option
 from .connection import Session, with_session
-from .failures import Failure
+from .interrupts import SIGNALS, interrupting
 from .output import age, count, is_terminal
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from rich.progress import Progress, TaskID
 
     from penstock._sync.client import Client
@@ -37,15 +35,6 @@ HEADINGS = ("MEASURE", "CLIENTS", "MESSAGES", "PER SECOND", "P50 MS", "P95 MS", 
 TIMES = "Milliseconds are those of one call; of latency, from the send to the message in hand."
 DEFAULT = Plan()
 QUICK = Plan(messages=1000, seconds=2)
-SIGNALS = (signal.SIGTERM, signal.SIGHUP)
-
-
-class Terminated(BaseException):
-    """A signal that is not Ctrl-C has come."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.exit_code = 128 + number
 
 
 @click.command(epilog="\b\nMeasures:\n" + "\n".join(f"  {name:16} {what}" for name, what in MEASURES.items()))
@@ -114,13 +103,11 @@ def bench(  # noqa: PLR0917 - one for each option
     )
     figures: list[Figure] = []
     try:
-        with _signals_raise():
+        with interrupting():
             _measure(session, plan, figures, yes=yes)
-    except BaseException as exc:
+    except BaseException:
         if figures:
             _print(session, plan, figures, is_complete=False)
-        if isinstance(exc, Terminated):
-            raise Failure(exit_code=exc.exit_code) from None
         raise
     _print(session, plan, figures, is_complete=True)
 
@@ -174,31 +161,12 @@ def _remove(session: Session, queues: Queues) -> None:
     """Remove the queues, whatever comes: a second Ctrl-C must not leave them."""
     from penstock.errors import PenstockError
 
-    for number in (signal.SIGINT, *SIGNALS):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     try:
         queues.remove()
     except PenstockError as exc:
         session.output.note(f"The queues {queues} could not be removed: {exc}. maintain() will, in an hour.")
-
-
-@contextmanager
-def _signals_raise() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Terminated in the block, as Ctrl-C raises KeyboardInterrupt."""
-
-    def raise_terminated(number: int, _frame: FrameType | None) -> None:
-        raise Terminated(number)
-
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *SIGNALS)}
-    for number in SIGNALS:
-        # What is ignored stays so: under nohup.
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, raise_terminated)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # While it runs

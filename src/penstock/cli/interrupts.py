@@ -8,10 +8,31 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["SIGNALS", "Interrupts"]
+__all__ = ["SIGNALS", "Interrupts", "interrupting"]
 
 # The last one: the terminal is gone.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interrupting() -> Iterator[None]:
+    """A block in which each signal is a KeyboardInterrupt, as Ctrl-C is."""
+    with _handled(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        # What is ignored stays so: under nohup, or in the background of a script.
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            signal.signal(number, before[number] or signal.SIG_DFL)
 
 
 class Interrupts:
@@ -25,20 +46,16 @@ class Interrupts:
         # Called at the first signal, between any two instructions of the main thread.
         self.on_first: Callable[[], None] = lambda: None
         self._breaks = False
-        self._before: dict[int, Any] = {}
+        self._handled = _handled(self._noted)
 
     def __enter__(self) -> Interrupts:
-        for number in SIGNALS:
-            # What is ignored stays so: under nohup, or in the background of a script.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._noted)
+        self._handled.__enter__()
         return self
 
     def __exit__(
         self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        self._handled.__exit__(cls, exc, traceback)
 
     def _noted(self, _number: int, _frame: FrameType | None) -> None:
         again, self.requested = self.requested, True

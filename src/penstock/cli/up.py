@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,6 +19,7 @@ from .announcing import Announcement
 from .arguments import service_options
 from .connection import Session, connect, with_session
 from .failures import Failure
+from .interrupts import interrupting
 from .output import Output
 
 if TYPE_CHECKING:
@@ -54,18 +54,17 @@ def up(  # noqa: PLR0917 - one for each option
     from penstock.health import Health, reporting
 
     _configure_logging(log_level, demo=demo)
-    _interrupt_on_sigterm()
     health, output = Health(), session.output
     try:
-        # First of all: no child is to see the variables of systemd.
         with (
+            interrupting(),
+            # Before there is a child: none is to see the variables of systemd.
             reporting(health, port=health_port, host=health_host) as reported,
             _database(session.dsn, output) as (dsn, server),
         ):
             announcement = _prepare(dsn, server, migrate=migrate)
             announcement.health = reported
             _run(dsn, server, announcement, health, output, demo=demo)
-            _interrupt_on_sigterm()
     except KeyboardInterrupt:
         output.note("Stopped.")
 
@@ -80,11 +79,6 @@ def _configure_logging(level: str, *, demo: bool) -> None:
         logging.getLogger("penstock.demo").setLevel(logging.CRITICAL)
         for name in ("penstock.up", "penstock.health"):
             logging.getLogger(name).setLevel(level.upper())
-
-
-def _interrupt_on_sigterm() -> None:
-    """As Ctrl-C does, while no loop runs that would take care of it."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 # The database

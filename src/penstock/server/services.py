@@ -6,7 +6,8 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 __all__ = ["Service", "Services"]
@@ -67,11 +68,25 @@ class Services:
 
     async def run(self) -> None:
         """Until all of them have ended; the error of one that failed is raised then."""
+        with self._watching_signals():
+            await self._run()
+
+    @contextmanager
+    def _watching_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            # What is ignored stays so: under nohup, or in the background of a script.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._signalled, number)
+        # What is ignored stays so: under nohup, or in the background of a script.
+        before = {n: handler for n in SIGNALS if (handler := signal.getsignal(n)) is not signal.SIG_IGN}
+        for number in before:
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                loop.remove_signal_handler(number)
+                signal.signal(number, handler or signal.SIG_DFL)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
         running = {
             loop.create_task(service.run(), name=f"penstock {service.name}") for service in self._services
         }
