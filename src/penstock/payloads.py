@@ -17,7 +17,18 @@ import msgspec
 
 from .errors import PayloadInvalid, PayloadTooLarge
 
-__all__ = ["Codec", "Json", "Stored", "codec_of", "decode", "encode", "encode_json", "load_json"]
+__all__ = [
+    "MAX_BYTES",
+    "Codec",
+    "Encoded",
+    "Json",
+    "Stored",
+    "codec_of",
+    "decode",
+    "encode",
+    "encode_json",
+    "load_json",
+]
 
 T = TypeVar("T")
 
@@ -52,8 +63,16 @@ _CONTAINERS = (dict, list, tuple)
 _BYTES = (bytes, bytearray, memoryview)
 
 
+class Encoded(msgspec.Struct, frozen=True):
+    """A payload that has been checked, as it is to be stored: numbers as they were written, for one."""
+
+    stored: Stored
+
+
 def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
     """What to send for a payload."""
+    if type(payload) is Encoded:
+        return payload.stored
     plain = payload if codec is None else _convert(codec, payload)
     if isinstance(plain, _BYTES):
         return _sized(bytes(plain))

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import penstock
@@ -90,6 +91,31 @@ def test_an_argument_that_is_no_json_is_refused_before_anything_is_sent(
     command("send", "orders", "1", "hello").failed(2, "'hello': no JSON", "--text", "--raw")
     command("send", "orders", "1", '"\\u0000"').failed(2, "NUL")
     assert payloads(orders) == []
+
+
+def test_numbers_are_stored_as_they_are_written(
+    command: Command, orders: penstock.Client, sql18: psycopg.Connection[Any]
+) -> None:
+    written = [
+        "0.12345678901234567890123",
+        "123456789012345678901234567890",
+        '{"price": 1.50, "rate": 1E-30}',
+        "[1e5]",
+    ]
+    command("send", "orders", *written).ok()
+    command("send", "orders", "--lines", stdin="\n".join(written)).ok()
+    command("send", "orders", "--lines", "--envelope", stdin='{"payload": 0.12345678901234567890123}').ok()
+    in_postgres = [
+        row[0] for row in sql18.execute("select x::jsonb::text from unnest(%s::text[]) x", [written])
+    ]
+    lines = command("consume", "orders", "-n", "0", "--ack", "--json").ok().out.splitlines()
+    found = [line.partition('"payload":')[2].partition(',"headers"')[0] for line in lines]
+    assert found == [*in_postgres, *in_postgres, in_postgres[0]]
+
+
+def test_a_number_that_is_too_small_for_a_numeric_is_zero(command: Command, orders: penstock.Client) -> None:
+    command("send", "orders", "1e-20000", f"0.{'1' * 20000}").ok()
+    assert payloads(orders) == [0, 0.1111111111111111]
 
 
 def test_stdin_is_one_payload_or_a_message_a_line(command: Command, orders: penstock.Client) -> None:
@@ -277,7 +303,7 @@ def test_what_is_too_long_is_not_read_into_memory(
     (tmp_path / "lines").write_bytes(b"1\n2\n" + b"3" * 10_000_000)
     with reading.Source.open(str(tmp_path / "lines")) as source:
         groups = source.groups(reading.json, Interrupts())
-        assert next(groups).items == [1, 2]
+        assert [item.stored for item in next(groups).items] == ["1", "2"]
         with pytest.raises(reading.BadLine) as caught:
             next(groups)
     assert caught.value.number == 3

@@ -52,7 +52,7 @@ def header(value: str) -> tuple[str, Any]:
     if not name or not equals:
         raise click.BadParameter(f"{value!r} is no header: write KEY=VALUE")
     try:
-        return name, reading.json(os.fsencode(written))
+        return name, reading.value(os.fsencode(written))
     except Unreadable:
         return name, written
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import select
 import stat
 import sys
@@ -16,12 +17,15 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from penstock.errors import PenstockError
 
 from .failures import Failure
 from .interrupts import Interrupts
+
+if TYPE_CHECKING:
+    from penstock.payloads import Encoded
 
 __all__ = ["BadLine", "Group", "Parse", "Source", "Unreadable", "envelope", "json", "raw", "text"]
 
@@ -39,6 +43,8 @@ GATHER_SECONDS = 0.05
 # Text of JSON may be longer than what is stored of it, which is 256 MB at the most.
 LONGEST_BYTES = 400_000_000
 SHORT_BYTES = 1000
+# Numbers that may be too long or too small for a numeric of PostgreSQL.
+LONG_NUMBER = re.compile(rb"[0-9]{10000}|[eE][-+]?[0-9]{4}")
 
 # What an envelope may say of its message.
 OPTIONS = ("priority", "tenant", "headers", "ttl", "delay", "deliver_after", "dedup_key")
@@ -64,10 +70,23 @@ class BadLine(Exception):  # noqa: N818
 # Forms of a payload
 
 
-def json(data: bytes) -> Any:
-    value = _decode(data)
+def json(data: bytes) -> Encoded:
+    """As it is written, where PostgreSQL can hold that: Python would round numbers of many digits."""
+    from penstock.payloads import MAX_BYTES, Encoded
+
+    found = value(data)
+    if len(data) > MAX_BYTES or LONG_NUMBER.search(data):
+        return storable(found)
+    return Encoded(_utf8(data))
+
+
+def value(data: bytes) -> Any:
+    """What the JSON stands for."""
+    found = _decode(data)
     # In so few bytes nothing is nested too deeply, and the decoder refuses all that is no JSON.
-    return value if len(data) <= SHORT_BYTES and b"\\u0000" not in data else storable(value)
+    if len(data) > SHORT_BYTES or b"\\u0000" in data:
+        storable(found)
+    return found
 
 
 def _decode(data: bytes, kind: Any = Any) -> Any:
@@ -83,7 +102,7 @@ def _decode(data: bytes, kind: Any = Any) -> Any:
         raise Unreadable("JSON that is nested too deeply") from None
 
 
-def text(data: bytes) -> Any:
+def text(data: bytes) -> Encoded:
     return storable(_utf8(data))
 
 
@@ -96,7 +115,7 @@ def _utf8(data: bytes) -> str:
         ) from None
 
 
-def raw(data: bytes) -> Any:
+def raw(data: bytes) -> Encoded:
     return storable(data)
 
 
@@ -107,27 +126,28 @@ def envelope(data: bytes) -> Any:
     from penstock.models import NewMessage
 
     found = _decode(data, _envelope_type())
-    payload = found.payload
     if found.body is not None:
-        if payload is not None and payload is not UNSET:
+        if found.payload is not UNSET and bytes(found.payload) != b"null":
             raise Unreadable("no envelope: it has both a payload and a body")
-        payload = found.body
-    elif payload is UNSET:
+        payload = raw(found.body)
+    elif found.payload is UNSET:
         raise Unreadable("no envelope: there is no payload in it")
+    else:
+        payload = json(bytes(found.payload))
     storable(found.headers)
-    return NewMessage(storable(payload), **{name: getattr(found, name) for name in OPTIONS})
+    return NewMessage(payload, **{name: getattr(found, name) for name in OPTIONS})
 
 
 @lru_cache
 def _envelope_type() -> Any:
     """Knows what a message may have; what other commands tell of one that is there may stand in it, too."""
-    from msgspec import UNSET, Meta, defstruct
+    from msgspec import UNSET, Meta, Raw, defstruct
 
     from penstock.models import DeadLetter, ListedMessage, MessageDetails
 
     number = Annotated[float, Meta(ge=0)] | None
     known: dict[str, tuple[Any, Any]] = {
-        "payload": (Any, UNSET),
+        "payload": (Raw, UNSET),
         "body": (bytes | None, None),
         "priority": (Annotated[int, Meta(ge=0, le=3)] | None, None),
         "tenant": (str | None, None),
@@ -143,15 +163,14 @@ def _envelope_type() -> Any:
     return defstruct("Envelope", every, forbid_unknown_fields=True)
 
 
-def storable(payload: Any) -> Any:
-    """The payload, if PostgreSQL can hold it."""
-    from penstock.payloads import encode
+def storable(payload: Any) -> Encoded:
+    """The payload as it is stored, if PostgreSQL can hold it."""
+    from penstock.payloads import Encoded, encode
 
     try:
-        encode(payload)
+        return Encoded(encode(payload))
     except PenstockError as exc:
         raise Unreadable(str(exc)) from None
-    return payload
 
 
 # Where payloads come from
