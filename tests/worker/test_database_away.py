@@ -86,7 +86,7 @@ def test_a_worker_waits_for_the_network_and_tells_what_ended_meanwhile(
     stage.done("hold", ids["after"])
     assert worker.stop() == 0
     assert (worker.log.count(AWAY), worker.log.count(BACK)) == (1, 1), worker.log
-    assert "lost" not in worker.log
+    assert "lease was lost" not in worker.log
     assert sorted(stage.said) == sorted(
         [f"{what} {gate}" for what in ("begins", "ends") for gate in ("after", "during", "during")]
         + ["fails 1", "fails 2", *(f"note {number}" for number in range(20))]

@@ -152,7 +152,7 @@ def test_the_handler_of_a_stopped_worker_is_cancelled_while_another_one_runs(sta
     assert first.stop() == 0
     assert second.stop() == 0
     assert len(stage.said) == 8
-    assert "lost" not in second.log
+    assert "lease was lost" not in second.log
 
 
 def test_a_worker_that_gets_its_own_lost_tasks_back_runs_each_to_its_end(
