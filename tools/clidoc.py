@@ -75,7 +75,7 @@ def run() -> int:
 
 def render() -> str:
     """The page."""
-    root = click.Context(main, info_name="penstock")
+    root = click.Context(main, info_name="penstock", **main.context_settings)
     found = {name: _load(root, name) for name in COMMANDS}
     lines = [INTRODUCTION, *_contents(found), "", CONVENTIONS]
     lines += ["## Exit codes", "", *_table(("code", "meaning"), [(str(c), m) for c, m in EXIT_CODES.items()])]

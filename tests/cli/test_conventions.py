@@ -44,7 +44,7 @@ SLOW = {
 
 
 def leaves(group: click.Group = main, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
-    context = click.Context(group)
+    context = click.Context(group, **main.context_settings)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
         assert command is not None
@@ -70,7 +70,7 @@ def options_of(command: click.Command) -> dict[str, click.Option]:
 
 
 def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
-    context = click.Context(main)
+    context = click.Context(main, **main.context_settings)
     for name, entry in COMMANDS.items():
         command = main.get_command(context, name)
         assert command is not None

@@ -33,7 +33,9 @@ def commands(ctx: click.Context) -> Iterator[click.Context]:
 @pytest.fixture(scope="module")
 def everything() -> dict[str, click.Command]:
     """Every command, by its path."""
-    return {each.command_path: each.command for each in commands(click.Context(main, info_name="penstock"))}
+    # With its settings: click keeps the first help option that it has made for a command.
+    root = click.Context(main, info_name="penstock", **main.context_settings)
+    return {each.command_path: each.command for each in commands(root)}
 
 
 def test_the_page_has_every_command_and_option(everything: dict[str, click.Command]) -> None:
