@@ -185,7 +185,9 @@ class Terminal:
         while True:
             text = self.text
             if found in text if isinstance(found, str) else found(text):
-                return text
+                if not self.read(0.02):
+                    return text
+                continue  # that was in the middle of a picture
             assert time.monotonic() < deadline, f"{found!r} is not on the screen:\n{text}"
             self.read(0.1)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -117,15 +118,21 @@ class AsyncConsuming(AsyncCarrier):
 
         results: one for each message, or None; kept with it.
         """
-        lost = []
+        lost: list[Receipt] = []
         for queue_name, group in _groups(messages, results):
             receipts = [one.receipt for one in group]
-            found = await self._run(calls.ack_messages(queue_name, receipts, [one.result for one in group]))
-            held = set(found)
-            for one in group:
-                self._mark(one.message, settled=one.receipt.message_id in held)
-                if one.receipt.message_id not in held:
-                    lost.append(one.receipt)
+            call = calls.ack_messages(queue_name, receipts, [one.result for one in group])
+            with _settling(one.message for one in group):
+                try:
+                    found = await self._run(call)
+                except NotReplicated:
+                    for one in group:
+                        self._mark(one.message, settled=True)
+                    raise
+                held = set(found)
+                for one in group:
+                    self._mark(one.message, settled=one.receipt.message_id in held)
+            lost += [one.receipt for one in group if one.receipt.message_id not in held]
         return lost
 
     async def nack(
@@ -151,21 +158,15 @@ class AsyncConsuming(AsyncCarrier):
         await self._settle(message, calls.reject_message(_receipt(message), error))
 
     async def _settle(self, message: Settleable, call: Call[bool]) -> None:
-        lease = message._lease if isinstance(message, AsyncMessage) else None
-        if lease is not None:
-            lease.is_settling = True
-        try:
-            held = await self._run(call)
-        except NotReplicated:
-            self._mark(message, settled=True)
-            raise
-        finally:
-            if lease is not None:
-                lease.is_settling = False
+        with _settling([message]):
+            try:
+                held = await self._run(call)
+            except NotReplicated:
+                self._mark(message, settled=True)
+                raise
+            self._mark(message, settled=held)
         if not held:
-            self._mark(message, settled=False)
             raise LeaseLost(f"{call.function}: the lease on {message!r} is over, or it is settled already")
-        self._mark(message, settled=True)
 
     def _lose(self, message: Settleable) -> None:
         if isinstance(message, AsyncMessage):
@@ -215,6 +216,19 @@ class AsyncConsuming(AsyncCarrier):
     ) -> int:
         """A heartbeat: all that a token holds is leased for so long from now. Returns how many."""
         return await self._run(calls.pulse(token, visibility_timeout, queue_names))
+
+
+@contextmanager
+def _settling(messages: Iterable[Settleable]) -> Iterator[None]:
+    """What is not held any more while this runs is not lost: it is this call that ends it."""
+    leases = [message._lease for message in messages if isinstance(message, AsyncMessage)]
+    for lease in leases:
+        lease.is_settling = True
+    try:
+        yield
+    finally:
+        for lease in leases:
+            lease.is_settling = False
 
 
 class _Settling(NamedTuple):

@@ -56,10 +56,6 @@ class AsyncKeeper:
         if now() + within < self._wakes_at:
             self._flag.set()
 
-    def forget(self, consumer: Kept) -> None:
-        with self._lock:
-            self._consumers.discard(consumer)
-
     async def close(self) -> None:
         self._stopped = True
         self._flag.set()

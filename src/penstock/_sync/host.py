@@ -82,13 +82,12 @@ class Host:
                 self._maintainer.start()
 
     def leave(self, consumer: Consumer[Any], channel: str | None, flag: Flag) -> None:
-        """A consumer ends."""
+        """A consumer ends. The leases of what is still in its block are kept until that ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
                 self._maintainer.stop()
                 self._channels.clear()
-        self._keeper.forget(consumer)
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
 

@@ -59,10 +59,6 @@ class Keeper:
         if now() + within < self._wakes_at:
             self._flag.set()
 
-    def forget(self, consumer: Kept) -> None:
-        with self._lock:
-            self._consumers.discard(consumer)
-
     def close(self) -> None:
         self._stopped = True
         self._flag.set()

@@ -108,8 +108,8 @@ def consume(
         count = 0 if follow else 1
     if wait is None and not follow:
         wait = 0
-    _tell_of_trouble(session.output.note)
     if command is None:
+        _tell_of_trouble(session.output.note)
         write = envelope if session.as_json else plain if raw else line
         _print(
             session,
@@ -128,7 +128,13 @@ def consume(
     from .running import Runner, Running
 
     running = Running(command, queue_name, count, wait, visibility_timeout, timeout, concurrency or 1)
-    asyncio.run(Runner(running, session.output).run(session.dsn, retry_for=RETRY_SECONDS))
+
+    async def run() -> None:
+        runner = Runner(running, session.output)
+        _tell_of_trouble(runner.tell)
+        await runner.run(session.dsn, retry_for=RETRY_SECONDS)
+
+    asyncio.run(run())
 
 
 def _print(
@@ -159,6 +165,10 @@ def _print(
                     auto_extend=True,
                 )
                 interrupts.on_first = consumer.stop
+                if interrupts.requested:
+                    consumer.stop()  # that was before there was one
+                if isinstance(ends, Acks):
+                    ends.on_failure = consumer.stop
                 before = printed
                 with consumer:
                     for message in consumer:

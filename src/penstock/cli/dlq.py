@@ -86,12 +86,15 @@ def requeue(session: Session, queue_name: str, message_ids: tuple[int, ...], eve
     with session.connect() as queue:
         missing = [found for found in dict.fromkeys(message_ids) if not _is_dead(queue, queue_name, found)]
         requeued = queue.requeue_dlq_messages(queue_name, None if everything else list(message_ids))
+    elsewhere = 0 if everything else len(set(message_ids)) - len(missing) - requeued
     session.output.done(
         f"{count(requeued, 'message')} requeued", queue_name=queue_name, requeued=requeued, missing=missing
     )
     if missing:
         which = ", ".join(map(str, missing))
         raise Failure(f"not among the dead letters of queue {queue_name}: {which}", NOT_FOUND)
+    if elsewhere > 0:
+        raise Failure(f"{count(elsewhere, 'message')} had been requeued or purged meanwhile", NOT_FOUND)
 
 
 @dlq.command("add-retries")

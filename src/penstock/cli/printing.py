@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConnectionLost, DatabaseUnavailable
+from penstock.values import Backoff
 
 from .failures import Failure
 from .interrupts import Interrupts
@@ -38,6 +39,9 @@ STEP_SECONDS = 0.5
 END_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.00005
 LONGEST_PAUSE_SECONDS = 0.005
+# Between two tries, where a database is there but cannot: its disk is full.
+FIRST_RETRY_SECONDS = 0.1
+LONGEST_RETRY_SECONDS = 5.0
 # Messages that are acked in one call.
 MOST_ACKS = 1000
 
@@ -149,8 +153,12 @@ class Stdout:
         One that does not, since it is slow or reads at the end only, is given what the pipe takes.
         """
         deadline, pause = time.monotonic() + self._patience, FIRST_PAUSE_SECONDS
-        while self.read < self.written:
-            if not self.has_reader:
+        while True:
+            # First asked, then counted: one that was gone before takes nothing after.
+            has_reader = self.has_reader
+            if self.read >= self.written:
+                break
+            if not has_reader:
                 raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
             if time.monotonic() >= deadline:
                 self._patience = 0.0
@@ -198,6 +206,8 @@ class Acks:
         # Those that were printed, but could not be acked; and those that nobody has read.
         self.unacked = 0
         self.unread = 0
+        # Called in its thread when it cannot go on: whoever waits for messages should not.
+        self.on_failure: Callable[[], None] = lambda: None
         self._client = client
         self._stdout = stdout
         self._note = note
@@ -218,6 +228,9 @@ class Acks:
 
     def put(self, message: Message[Any], end: int) -> None:
         """This one was written, and is read when so many bytes of stdout are."""
+        if self._error is not None:
+            let_go(message)
+            raise self._error
         self._printed.put((message, end))
 
     def flush(self, *, patience: float) -> None:
@@ -233,6 +246,8 @@ class Acks:
         self._printed.put(None)
         self._thread.join()
         if self._error is not None:
+            self._take_in(FIRST_PAUSE_SECONDS)
+            self._give_back()
             raise self._error
 
     def _run(self) -> None:
@@ -240,21 +255,23 @@ class Acks:
             pause = FIRST_PAUSE_SECONDS
             while self._pending or self._has_more:
                 self._take_in(pause if self._pending else None)
-                read = self._stdout.read
+                has_reader, read = self._stdout.has_reader, self._stdout.read
                 group: list[Message[Any]] = []
                 while self._pending and self._pending[0][1] <= read and len(group) < MOST_ACKS:
                     group.append(self._pending.popleft()[0])
                 if group:
                     self._ack(group)
                     pause = FIRST_PAUSE_SECONDS
-                elif not self._stdout.has_reader:
+                elif not has_reader:
                     self._give_back()
                 elif time.monotonic() >= self._deadline:
                     self._end()
                 else:
                     pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
         except BaseException as exc:
+            # Told by put() or close().
             self._error = exc
+            self.on_failure()
 
     def _take_in(self, seconds: float | None) -> None:
         """Wait for something that was printed; for so long, or until there is, or close()."""
@@ -279,14 +296,20 @@ class Acks:
             let_go(self._pending.pop()[0])
 
     def _ack(self, group: list[Message[Any]]) -> None:
+        backoff = Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
         while True:
             try:
                 lost = self._client.ack_many(group)
             except (ConnectionLost, DatabaseUnavailable) as exc:
                 if self._patient and self._deadline == math.inf:
+                    time.sleep(backoff.next())
                     continue
                 self._tell(len(group), str(exc))
                 return
+            except BaseException:
+                for message in group:
+                    let_go(message)
+                raise
             for message in group:
                 let_go(message)
             if lost:

@@ -225,6 +225,9 @@ class Sending:
     sent_to: int = 0
     first_id: int | None = None
     last_id: int | None = None
+    # What was begun and has not come to its end: a group, or at the end of all the commit.
+    under_way: Group | None = None
+    is_committing: bool = False
     uncommitted: list[int] = field(default_factory=list)
 
     def arguments(self, payloads: tuple[str, ...]) -> None:
@@ -279,6 +282,7 @@ class Sending:
                             bar.show(group.read_bytes, self.sent)
                             if interrupts.requested:
                                 raise KeyboardInterrupt
+                        self.is_committing = self.atomic
             except BadLine as exc:
                 what = f"{source.name}, line {exc.number}: {exc.fault}{self._advice()}"
                 raise Failure(f"{what}. {self._told()}") from None
@@ -307,34 +311,40 @@ class Sending:
             yield transaction
 
     def _send(self, api: Api, group: Group, source: Source) -> None:
+        self.under_way = group
         try:
             ids = self.target.put(api, group.items, **self.options)
         except Exception as exc:
             failure = as_failure(exc)
             if failure is None:
                 raise
+            if not isinstance(exc, ConnectionLost):
+                self.under_way = None
             where = f"{source.name}, lines {group.first_line} to {group.last_line}"
-            unknown = (
-                f"Whether those are {self.target.done} is not known. "
-                if isinstance(exc, ConnectionLost)
-                else ""
-            )
-            raise Failure(f"{where}: {failure.message}. {unknown}{self._told()}", failure.exit_code) from exc
-        if self.ids and not self.atomic:
-            self._print(ids)
-        elif self.ids:
-            self.uncommitted += ids
+            raise Failure(f"{where}: {failure.message}. {self._told()}", failure.exit_code) from exc
         self.sent += len(ids)
         self.sent_to = group.last_line
         self.first_id = ids[0] if self.first_id is None else self.first_id
         self.last_id = ids[-1]
+        self.under_way = None
+        if self.ids and not self.atomic:
+            self._print(ids)
+        elif self.ids:
+            self.uncommitted += ids
 
     def _told(self) -> str:
         """What has been sent when it ends before its time."""
-        if not self.sent or self.atomic:
-            return f"Nothing was {self.target.done}."
-        what = f"Lines 1 to {self.sent_to} are {self.target.done} ({count(self.sent, 'message')})"
-        return f"{what}, and nothing after them."
+        done = self.target.done
+        if self.is_committing:
+            return f"Whether they are {done} is not known."
+        group = None if self.atomic else self.under_way
+        if self.atomic or not (self.sent or group):
+            return f"Nothing was {done}."
+        known = f"Lines 1 to {self.sent_to} are {done} ({count(self.sent, 'message')})" if self.sent else ""
+        if group is None:
+            return f"{known}, and nothing after them."
+        lines = f"lines {group.first_line} to {group.last_line}"
+        return f"{known}{'. ' * bool(known)}Whether {lines} are {done} is not known; nothing after them is."
 
     def _advice(self) -> str:
         return " (for plain text give --text, for bytes --raw)" if self.parse is reading.json else ""

@@ -297,7 +297,11 @@ class Source:
     def _read(self, interrupts: Interrupts) -> bytes:
         try:
             with interrupts.breakable():
-                return os.read(self.descriptor, READ_BYTES)
+                while True:
+                    try:
+                        return os.read(self.descriptor, READ_BYTES)
+                    except BlockingIOError:
+                        select.select([self.descriptor], [], [])
         except OSError as exc:
             raise Failure(f"{self.name}: {exc.strerror}") from None
 

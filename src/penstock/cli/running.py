@@ -18,8 +18,9 @@ from penstock.errors import LeaseLost, PenstockError
 
 from .failures import FAILED, INTERRUPTED, NOTHING_THERE, Failure
 from .interrupts import SIGNALS
-from .output import Output, age, count
+from .output import Output, age, as_json, count, printable
 from .printing import plain
+from .relaying import Relay
 
 if TYPE_CHECKING:
     from penstock._async.consumer import AsyncConsumer
@@ -34,7 +35,9 @@ GRACE_SECONDS = 2.0
 # What a shell returns where there is no such command, or it cannot be run.
 NOT_RUN = (126, 127)
 READ_BYTES = 65536
-STDERR = 2
+# A pipe holds no more than so many of these.
+MOST_READS = 16
+STDOUT, STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,16 @@ class End:
     not_run: bool = False
 
 
+NOT_ENDED = End(None, "the command was ended, and the message given back")
+
+
 class Runner:
-    """Runs the command for one message after the other, or for several at once."""
+    """Runs the command for one message after the other, or for several at once. Made in the loop."""
 
     def __init__(self, running: Running, output: Output) -> None:
         self._running = running
         self._output = output
+        self._relay = Relay()
         self._tasks: set[asyncio.Task[None]] = set()
         self._signals = 0
         self._fault: Failure | None = None
@@ -100,6 +107,8 @@ class Runner:
                 for task in self._tasks:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._summarize()
+        await self._relay.drain(lambda: self._signals > 0)
         self._conclude()
 
     def _watch_signals(self, consumer: AsyncConsumer[Any]) -> None:
@@ -115,7 +124,7 @@ class Runner:
             for task in self._tasks:
                 task.cancel()
         elif self._tasks:
-            self._tell(f"Waiting for {count(len(self._tasks), 'command')}; once more to end that.")
+            self.tell(f"Waiting for {count(len(self._tasks), 'command')}; once more to end that.")
 
     async def _take(self, consumer: AsyncConsumer[Any]) -> None:
         places = asyncio.Semaphore(self._running.concurrency)
@@ -146,30 +155,32 @@ class Runner:
 
     async def _handle(self, message: AsyncMessage[Any]) -> None:
         """Run the command for a message, and settle it accordingly."""
-        begun, end = time.monotonic(), End(None)
+        begun, end = time.monotonic(), NOT_ENDED
         outcome = "released"
         try:
             async with message:
                 end = await self._execute(message)
-                if end.error is None:
-                    outcome = "acked"  # at the end of this block
-                elif end.not_run:
+                if end.not_run:
                     await message.release()
                     self._fault = Failure(f"the command cannot be run: {end.error}")
-                else:
+                elif end.error is not None:
                     await message.nack(error=end.error)
                     outcome = "nacked"
+            if end.error is None:
+                outcome = "acked"
         except LeaseLost as exc:
             outcome, end = "lost", End(end.exit_code, str(exc))
         except PenstockError as exc:
             outcome, end = "unknown", End(end.exit_code, f"it could not be settled: {exc}")
         except asyncio.CancelledError:
-            end = End(None, "the command was ended, and the message given back")
+            if end is not NOT_ENDED:
+                outcome, end = "unknown", End(end.exit_code, "it was not waited for until it was settled")
         self._count(outcome)
         self._report(message, outcome, end, time.monotonic() - begun)
 
     async def _execute(self, message: AsyncMessage[Any]) -> End:
-        tail = Tail()
+        await self._relay.room()
+        tail = Tail(self._relay)
         try:
             # A file, not a pipe: whether the command reads it or not makes no difference.
             with tempfile.TemporaryFile() as payload:
@@ -190,22 +201,22 @@ class Runner:
                     code = await process.wait()
             except TimeoutError:
                 await _end(process)
-                tail.read()
+                tail.finish()
                 limit = age(self._running.timeout)
                 return End(process.returncode, tail.after(f"the command was ended after {limit}"))
             except asyncio.CancelledError:
                 await _end(process)
                 raise
-            tail.read()
+            tail.finish()
         except OSError as exc:
             if exc.errno == errno.E2BIG:
                 return End(None, "the headers are too long for the environment of a command")
             return End(None, exc.strerror, not_run=True)
         finally:
-            tail.close()
+            await tail.close()
         if code == 0:
             return End(0)
-        name = f"exit code {code}" if code > 0 else f"killed by {signal.Signals(-code).name}"
+        name = f"exit code {code}" if code > 0 else f"killed by {_signal_name(-code)}"
         # Most likely a typing error, which should not use up the attempts of every message.
         return End(code, tail.after(name), not_run=code in NOT_RUN and not self._done)
 
@@ -218,73 +229,99 @@ class Runner:
 
     def _report(self, message: AsyncMessage[Any], outcome: str, end: End, seconds: float) -> None:
         if self._output.as_json:
-            with suppress(OSError):
-                self._output.json(
-                    {
-                        "id": message.id,
-                        "queue_name": message.queue_name,
-                        "attempt": message.attempt,
-                        "outcome": outcome,
-                        "exit_code": end.exit_code,
-                        "error": end.error,
-                        "seconds": round(seconds, 3),
-                    }
-                )
+            facts = {
+                "id": message.id,
+                "queue_name": message.queue_name,
+                "attempt": message.attempt,
+                "outcome": outcome,
+                "exit_code": end.exit_code,
+                "error": end.error,
+                "seconds": round(seconds, 3),
+            }
+            self._relay.write(STDOUT, as_json(facts).encode() + b"\n")
         elif end.error is not None and self._fault is None:
             first = end.error.splitlines()[0]
-            self._tell(f"message {message.id}, attempt {message.attempt}: {first} ({outcome})")
+            self.tell(f"message {message.id}, attempt {message.attempt}: {first} ({outcome})")
 
-    def _tell(self, text: str) -> None:
-        # Where the terminal is gone, what runs is to be settled all the same.
-        with suppress(OSError):
-            self._output.note(text)
+    def tell(self, text: str) -> None:
+        """On stderr, as soon as it takes it."""
+        self._relay.write(STDERR, printable(text).encode(errors="replace") + b"\n")
+
+    def _summarize(self) -> None:
+        if self._fault is not None:
+            return
+        if self._done + self._failed + self._others:
+            others = f", {self._others:,} given back or lost" if self._others else ""
+            self.tell(f"{self._done:,} done, {self._failed:,} failed{others}")
+        elif not self._signals:
+            self.tell(f"there is no message in queue {self._running.queue_name} now")
 
     def _conclude(self) -> None:
         if self._fault is not None:
             raise self._fault
-        if self._done + self._failed + self._others:
-            others = f", {self._others:,} given back or lost" if self._others else ""
-            self._tell(f"{self._done:,} done, {self._failed:,} failed{others}")
         if self._signals:
             raise Failure(exit_code=INTERRUPTED)
         if not self._done + self._failed + self._others:
-            self._tell(f"there is no message in queue {self._running.queue_name} now")
             raise Failure(exit_code=NOTHING_THERE)
         if self._failed + self._others:
             raise Failure(exit_code=FAILED)
 
 
 class Tail:
-    """Passes on what a command writes to stderr, and keeps the end of it."""
+    """Passes on what a command writes to stderr, and keeps the end of it.
 
-    def __init__(self) -> None:
+    While nobody reads that, the command waits.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
         self._read_end, self.write_end = os.pipe()
         os.set_blocking(self._read_end, False)
         self._kept = b""
-        asyncio.get_running_loop().add_reader(self._read_end, self.read)
+        self._reading = asyncio.create_task(self._run())
 
-    def read(self) -> None:
-        """Take in what is there. Not up to its end: something in the background may keep it open."""
+    async def _run(self) -> None:
         while True:
-            try:
-                data = os.read(self._read_end, READ_BYTES)
-            except BlockingIOError:
+            await self._relay.room()
+            await _readable(self._read_end)
+            self._read()
+
+    def _read(self) -> bool:
+        """Take in some of it; whether there was any."""
+        try:
+            data = os.read(self._read_end, READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._relay.write(STDERR, data)
+        self._kept = (self._kept + data)[-TAIL_BYTES:]
+        return bool(data)
+
+    def finish(self) -> None:
+        """Take in the rest. Not up to its end: something in the background may keep it open, and write."""
+        for _ in range(MOST_READS):
+            if not self._read():
                 return
-            if not data:
-                return
-            with suppress(OSError):
-                os.write(STDERR, data)
-            self._kept = (self._kept + data)[-TAIL_BYTES:]
 
     def after(self, what: str) -> str:
         """What happened, and the last words."""
         words = self._kept.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}").strip()
         return f"{what}: {words}" if words else what
 
-    def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._read_end)
+    async def close(self) -> None:
+        self._reading.cancel()
+        await asyncio.wait([self._reading])
         os.close(self._read_end)
         os.close(self.write_end)
+
+
+async def _readable(descriptor: int) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(descriptor, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(descriptor)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
@@ -298,6 +335,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         # Also where the shell is gone: what it started may have chosen to stay.
         _signal_group(process, signal.SIGKILL)
     await process.wait()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: int) -> None:

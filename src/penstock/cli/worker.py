@@ -137,7 +137,8 @@ def worker(  # noqa: PLR0917 - one for each option
         sys.exit(MISCONFIGURED)
     # What others want to send at the end: spans, events.
     atexit._run_exitfuncs()
-    sys.stdout.flush()
+    with suppress(Exception):
+        sys.stdout.flush()
     logging.shutdown()
     # Threads that did not end in time must not keep the process.
     os._exit(0 if in_order else 1)

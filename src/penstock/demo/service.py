@@ -74,6 +74,8 @@ class Demo:
     async def _consume(self, kind: Consumer) -> None:
         messages = self._client.consume(kind.queue_name, batch_size=kind.batch_size, reraise=True)
         self._consumers.add(messages)
+        if self._stopping.is_set():
+            messages.stop()
         try:
             await handle_all(self._client, messages, kind.handler)
         finally:

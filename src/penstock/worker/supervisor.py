@@ -69,20 +69,16 @@ class Supervisor:
             signal.signal(number, self._on_signal)
         while not self._signals and not self._failed:
             for child in self._children:
-                self._look_after(child)
+                if not self._signals:
+                    self._look_after(child)
             self._report()
             time.sleep(STEP_SECONDS)
         self._health.set_stopping()
-        if not self._signals:
-            self._on_signal(signal.SIGTERM, None)
-        return 1 if self._end() or self._failed else 0
+        return 0 if self._end() and not self._failed else 1
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        # Passed on by the loop: here a child may be in the middle of its start.
         self._signals += 1
-        # A terminal sends Ctrl-C to all of them itself: once is enough.
-        for child in self._children:
-            if child.process is not None and child.process.poll() is None:
-                child.process.send_signal(signal.SIGTERM if self._signals == 1 else signal.SIGQUIT)
 
     def _look_after(self, child: Child) -> None:
         if child.process is not None:
@@ -107,12 +103,19 @@ class Supervisor:
             child.line.close()
         child.line, child.kill_at = Line(), None
         # In a session of their own: Ctrl-C reaches them through here alone.
-        child.process = subprocess.Popen(
-            self._argv,
-            start_new_session=True,
-            env={**os.environ, VARIABLE: str(os.getpid()), **child.line.environ},
-            pass_fds=(child.line.number,),
-        )
+        try:
+            child.process = subprocess.Popen(
+                self._argv,
+                start_new_session=True,
+                env={**os.environ, VARIABLE: str(os.getpid()), **child.line.environ},
+                pass_fds=(child.line.number,),
+            )
+        except OSError as exc:
+            # No memory, or too many processes: the others go on.
+            pause = child.backoff.next()
+            logger.error("a worker cannot be started: %s; again in %.1f s", exc, pause)
+            child.start_at = time.monotonic() + pause
+            return
         child.line.begin()
         child.started_at = time.monotonic()
 
@@ -146,10 +149,16 @@ class Supervisor:
         self._health.set_hanging("; ".join(hanging))
         self._health.set_ready(not waiting, "; ".join([ready, *waiting]))
 
-    def _end(self) -> int:
+    def _end(self) -> bool:
+        """Tell all of them to end, as often as this one is told; whether they did so in order."""
         deadline = time.monotonic() + self._grace + OVERTIME_SECONDS
         processes = [child.process for child in self._children if child.process is not None]
+        told = 0
         while time.monotonic() < deadline and any(process.poll() is None for process in processes):
+            if told < max(1, self._signals):
+                told += 1
+                for process in processes:
+                    process.send_signal(signal.SIGTERM if told == 1 else signal.SIGQUIT)
             self._health.beat()
             for child in self._children:
                 if child.line is not None:
@@ -159,7 +168,8 @@ class Supervisor:
             if process.poll() is None:
                 logger.error("worker %d did not end in time, and is killed", process.pid)
                 process.kill()
-        return 1 if any(process.wait() != 0 for process in processes) else 0
+        # By SIGTERM itself end those that had not even begun.
+        return all(process.wait() in {0, -signal.SIGTERM} for process in processes)
 
 
 def is_supervised() -> bool:

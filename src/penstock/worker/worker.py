@@ -104,7 +104,9 @@ class Worker:
 
     def stop_from_anywhere(self) -> None:
         """stop(), from a signal handler or another thread."""
-        if self._loop is not None:
+        if self._loop is None:
+            self.stop()  # before it has begun
+        else:
             self._loop.call_soon_threadsafe(self.stop)
 
     def run_forever(self) -> bool:

@@ -130,14 +130,15 @@ class Terminal:
         """Write the lines that are not on the screen already."""
         parts = []
         size = self.size
-        if size != self._size or not self._shown:
-            self._size, self._shown = size, []
+        # Noted first: a signal that wants all of it anew says so by taking that away.
+        shown, self._shown = self._shown, list(lines)
+        if size != self._size or not shown:
+            self._size, shown = size, []
             self._console.size = ConsoleDimensions(*size)
             parts.append("\x1b[2J")
         for number, line in enumerate(lines):
-            if number >= len(self._shown) or not _same(self._shown[number], line):
+            if number >= len(shown) or not _same(shown[number], line):
                 parts.append(f"\x1b[{number + 1};1H\x1b[2K{self._drawn(line)}")
-        self._shown = list(lines)
         self._write("".join(parts))
 
     def _drawn(self, line: Text) -> str:
@@ -154,18 +155,18 @@ class Terminal:
     # In and out of the screen
 
     def _enter(self) -> None:
-        tty.setcbreak(INPUT, termios.TCSANOW)
         self._is_entered = True
+        tty.setcbreak(INPUT, termios.TCSANOW)
         self._shown = []
         self._write(ENTER)
 
     def _leave(self) -> None:
         if not self._is_entered:
             return
-        self._is_entered = False
         self._write(LEAVE)
         with suppress(termios.error):
             termios.tcsetattr(INPUT, termios.TCSADRAIN, self._before)
+        self._is_entered = False
 
     def _handle(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
         # What is ignored stays so: there may be no shell that could let a stopped process go on.
@@ -182,12 +183,14 @@ class Terminal:
         signal.pthread_kill(threading.get_ident(), number)
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
+        was_entered = self._is_entered
         self._leave()
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_kill(threading.get_ident(), number)
         # Here it goes on, after fg.
         signal.signal(number, self._stop)
-        self._enter()
+        if was_entered:
+            self._enter()
 
     def _go_on(self, _number: int, _frame: FrameType | None) -> None:
         """After a stop that nobody was told of: somebody else may have set and written anything."""
