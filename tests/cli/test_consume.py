@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shlex
 import signal
@@ -264,8 +265,74 @@ def test_ctrl_c_gives_back_what_was_not_printed(command: Command, orders: pensto
 
 
 def _is_full(pipe: IO[bytes]) -> bool:
+    return _unread(pipe) > 60_000
+
+
+def _unread(pipe: IO[bytes]) -> int:
     (unread,) = struct.unpack("i", fcntl.ioctl(pipe.fileno(), termios.FIONREAD, bytes(4)))
-    return int(unread) > 60_000
+    return int(unread)
+
+
+def test_a_signal_before_it_consumes_is_not_forgotten(
+    command: Command, orders: penstock.Client, sql18: psycopg.Connection[Any]
+) -> None:
+    with started(command, "consume", "orders", "-n", "0", "--ack", "--wait", "600s") as process:
+        with sql18.transaction():
+            sql18.execute("lock table penstock.queues in access exclusive mode")
+            until(lambda: bool(sql18.execute("select from pg_locks where not granted").fetchall()))
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 130
+
+
+def test_what_was_read_by_one_who_left_is_read() -> None:
+    reading, writing = os.pipe()
+
+    class Looked(Stdout):
+        """At the wrong moment: the reader takes it all and leaves right after the count."""
+
+        looks = 0
+
+        @property
+        def read(self) -> int:
+            found = super().read
+            if self.looks == 0:
+                assert os.read(reading, 10) == b"1\n"
+                os.close(reading)
+            self.looks += 1
+            return found
+
+    stdout = Looked(writing, Interrupts())
+    assert stdout.write(b"1\n") == 2
+    assert stdout.looks == 2
+    os.close(writing)
+
+
+def test_an_ack_that_fails_ends_it_and_nothing_stays_held(
+    command: Command, orders: penstock.Client, sql18: psycopg.Connection[Any]
+) -> None:
+    with started(command, "consume", "orders", "--follow", "--ack") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        orders.send("orders", 1)
+        assert process.stdout.readline() == b"1\n"
+        until(lambda: counts(orders) == (0, 0, 1))
+        sql18.execute("alter function penstock.ack_messages rename to ack_messages_elsewhere")
+        orders.send("orders", 2)
+        assert process.stdout.readline() == b"2\n"
+        assert process.wait(PATIENCE) == 1
+        assert b"ack_messages" in process.stderr.read()
+    assert counts(orders) == (1, 0, 1)
+
+
+def test_a_lease_is_kept_until_a_late_reader_has_read(command: Command, orders: penstock.Client) -> None:
+    orders.send_many("orders", [1, 2])
+    with started(command, "consume", "orders", "-n", "2", "--ack", "--visibility-timeout", "3s") as process:
+        assert process.stdout is not None
+        # It is all in the pipe, and nobody consumes any more.
+        wait_for_extension(orders, 2)
+        assert process.stdout.read() == b"1\n2\n"
+        assert process.wait(PATIENCE) == 0
+    assert counts(orders) == (0, 0, 2)
 
 
 def test_a_lease_is_kept_while_nobody_reads(command: Command, orders: penstock.Client) -> None:
@@ -351,6 +418,67 @@ def test_a_lease_is_kept_while_a_command_runs(
         (tmp_path / "go").write_text("")
         assert process.wait(PATIENCE) == 0
     assert counts(orders) == (0, 0, 1)
+
+
+def test_a_lease_is_kept_while_the_last_command_runs(
+    command: Command, orders: penstock.Client, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "go")
+    orders.send("orders", 1)
+    options = ("-n", "0", "-c", "2", "--visibility-timeout", "3s", "--exec", "cat go")
+    with started(command, "consume", "orders", *options) as process:
+        # The other place has found nothing more.
+        wait_for_extension(orders, 1)
+        (tmp_path / "go").write_text("")
+        assert process.wait(PATIENCE) == 0
+    assert counts(orders) == (0, 0, 1)
+
+
+def test_stderr_that_nobody_reads_stops_the_command_alone(
+    command: Command, orders: penstock.Client, tmp_path: Path
+) -> None:
+    orders.send_many("orders", range(3))
+    noise = "head -c 3000000 /dev/zero | tr '\\0' x >&2; touch through"
+    options = ("--follow", "--visibility-timeout", "3s", "--exec", noise)
+    with started(command, "consume", "orders", *options) as process:
+        wait_for_extension(orders, 1)
+        assert not (tmp_path / "through").exists()
+        # The first one waits for the command.
+        while counts(orders)[1]:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        assert process.wait(PATIENCE) == 130
+    assert counts(orders) == (3, 0, 0)
+    done = command("consume", "orders", "-n", "3", "--exec", noise).ok()
+    assert done.err.count("x") == 9_000_000
+    assert counts(orders) == (0, 0, 3)
+
+
+def test_an_ack_that_was_not_waited_for_is_not_told_as_done(
+    command: Command, orders: penstock.Client, sql18: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    orders.send("orders", 1)
+    os.mkfifo(tmp_path / "go")
+    with started(command, "consume", "orders", "--json", "--exec", "cat go") as process:
+        assert process.stdout is not None
+        until(lambda: counts(orders)[1] == 1)
+        with sql18.transaction():
+            sql18.execute("lock table penstock.queues in access exclusive mode")
+            (tmp_path / "go").write_text("")
+            until(lambda: bool(sql18.execute("select from pg_locks where not granted").fetchall()))
+            for _ in range(2):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.5)
+        found = json.loads(process.stdout.readline())
+        assert process.wait(PATIENCE) == 130
+    assert (found["outcome"], found["exit_code"]) == ("unknown", 0)
+
+
+def test_a_command_that_is_killed_by_a_signal_without_a_name(
+    command: Command, orders: penstock.Client
+) -> None:
+    orders.send("orders", 1)
+    command("consume", "orders", "--exec", "kill -35 $$").failed(1, "killed by signal 35", "1 failed")
 
 
 def test_a_command_whose_lease_is_lost_is_ended(

@@ -135,6 +135,17 @@ def test_requeue_some_or_all(inside: Inside, queue: penstock.Client) -> None:
     assert inside("dlq", "requeue", "q", "--all").code in {0, 4}
 
 
+def test_requeue_what_somebody_else_requeues(
+    inside: Inside, queue: penstock.Client, sql18: psycopg.Connection[Any]
+) -> None:
+    (message_id,) = exhaust(queue, "q", [1])
+    with sql18.transaction():
+        sql18.execute("select penstock.requeue_dlq_messages('q', %s)", [[message_id]])
+        answer = inside("dlq", "requeue", "q", str(message_id))
+    assert answer.code == 3
+    assert "1 message had been requeued or purged meanwhile" in answer.err
+
+
 def test_add_retries(inside: Inside, queue: penstock.Client) -> None:
     (rejected,) = bury(queue, "q", ["rejected"])
     queue.alter_queue("q", max_delivery_attempts=1)

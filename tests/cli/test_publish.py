@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -308,6 +309,39 @@ def test_what_is_too_long_is_not_read_into_memory(
             next(groups)
     assert caught.value.number == 3
     assert "more than 2,000,000 bytes" in caught.value.fault
+
+
+def test_what_was_sent_is_told_though_its_ids_could_not_be_printed(
+    command: Command, orders: penstock.Client, tmp_path: Path
+) -> None:
+    (tmp_path / "many.jsonl").write_text("1\n" * 25_000)
+    with command.start("send", "orders", "--file", "many.jsonl", "--ids") as process:
+        assert process.stderr is not None
+        deadline = time.monotonic() + PATIENCE
+        # It waits for somebody to read the ids.
+        while orders.get_queue_statistics("orders")[0].pending_count < 20_000:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        while process.poll() is None:
+            assert time.monotonic() < deadline
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        assert process.returncode == 130
+        assert b"Lines 1 to 20000 are sent (20,000 messages)" in process.stderr.read()
+
+
+def test_stdin_that_does_not_block(command: Command, orders: penstock.Client) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with subprocess.Popen(
+        [PROGRAM, "send", "orders", "--lines"], stdin=reading, env=command.environment()
+    ) as process:
+        os.close(reading)
+        time.sleep(1)  # it has found nothing there
+        os.write(writing, b"1\n2\n")
+        os.close(writing)
+        assert process.wait(PATIENCE) == 0
+    assert payloads(orders) == [1, 2]
 
 
 def test_lines_of_a_pipe_are_sent_as_they_come(command: Command, orders: penstock.Client) -> None:

@@ -9,10 +9,11 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock import AsyncClient, AsyncMessage, LeaseLost
-from tests.client.both import async_until
+from tests.client.both import AsyncRunning, async_until
 from tests.client.conftest import Clock
 from tests.sql.engine import Engine
 
@@ -257,6 +258,34 @@ async def test_a_lease_is_kept_while_the_block_runs_and_for_those_that_wait(
                 assert row.vt - engine18.now() <= timedelta(seconds=2)
     assert seen == [(message_id, 1) for message_id in ids]
     assert set(engine18.states("q").values()) == {"done"}
+
+
+async def test_a_lease_is_kept_in_a_block_that_goes_on_after_the_iteration(
+    client: AsyncClient, engine18: Engine, message_id: int
+) -> None:
+    """As of those who hand messages to tasks or threads of their own."""
+    async for message in client.consume("q", visibility_timeout=3, auto_extend=True, wait=0):
+        await message.__aenter__()
+    at_first = message.leased_until
+    await async_until(lambda: message.leased_until > at_first)
+    await message.__aexit__(None, None, None)
+    assert engine18.state("q", message_id) == "done"
+
+
+async def test_what_is_being_acked_with_others_is_not_lost(
+    client: AsyncClient, engine18: Engine, message_id: int, sql18: psycopg.Connection[Any]
+) -> None:
+    """Whoever extends its lease at this moment finds it gone: by the ack, which nobody has told of yet."""
+    message = await taken(client)
+    with sql18.transaction():
+        sql18.execute("lock table penstock.queues in access exclusive mode")
+        acking = AsyncRunning(lambda: client.ack_many([message]))
+        await async_until(lambda: message._lease.is_settling)
+        message._lease.lose()
+    assert await acking.result() == []
+    assert not message.is_lost
+    assert not message._lease.is_settling
+    assert engine18.state("q", message_id) == "done"
 
 
 async def test_without_auto_extend_it_is_not_kept(

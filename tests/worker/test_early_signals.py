@@ -1,0 +1,91 @@
+"""Signals that come before a worker has begun, or in the middle of the start of one of several."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+from penstock import App, Worker
+
+from .stage import PATIENCE
+
+# The signal comes while the second of six is started, before anybody else knows of it.
+SUPERVISE = """
+import os, signal, subprocess, sys
+from penstock.health import Health
+from penstock.worker import supervisor
+
+real, started = subprocess.Popen, []
+
+def popen(*arguments, **options):
+    process = real(*arguments, **options)
+    started.append(process)
+    if len(started) == 2:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return process
+
+supervisor.subprocess.Popen = popen
+one = supervisor.Supervisor(6, [""], grace=600, lease=30, health=Health())
+one._argv = ["sleep", "600"]
+code = one.run()
+print(len(started), [process.poll() for process in started])
+sys.exit(code)
+"""
+
+# The first start fails, as where there are too many processes.
+FAIL_TO_START = """
+import os, signal, subprocess, sys, threading
+from penstock.health import Health
+from penstock.worker import supervisor
+
+real, calls = subprocess.Popen, []
+
+def popen(*arguments, **options):
+    calls.append(1)
+    if len(calls) == 1:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    if len(calls) == 3:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    return real(*arguments, **options)
+
+supervisor.subprocess.Popen = popen
+one = supervisor.Supervisor(2, [""], grace=600, lease=30, health=Health())
+one._argv = ["sleep", "600"]
+sys.exit(one.run())
+"""
+
+
+def run(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+
+
+def test_a_signal_in_the_middle_of_a_start_reaches_all_of_them() -> None:
+    done = run(SUPERVISE)
+    # They had no time to begin, so SIGTERM itself ends them, which is in order.
+    assert (done.returncode, done.stdout) == (0, f"2 [{-signal.SIGTERM}, {-signal.SIGTERM}]\n"), done.stderr
+
+
+def test_a_worker_that_cannot_be_started_does_not_end_the_others() -> None:
+    done = run(FAIL_TO_START)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("a worker cannot be started: [Errno 11]") == 1
+
+
+async def test_a_worker_that_is_stopped_before_it_begins_does_not_begin(database18: str) -> None:
+    app = App(database18)
+
+    @app.task()
+    def nothing() -> None:
+        pass
+
+    worker = Worker(app)
+    # As the thread does that finds the supervisor gone.
+    worker.stop_from_anywhere()
+    async with asyncio.timeout(PATIENCE):
+        await worker.run()
+    assert not worker.started.is_set()
+    await app.aclose()
