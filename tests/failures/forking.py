@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 
 from penstock import Client
+from penstock._sync import consumer as polling
 
 PATIENCE_SECONDS = 20
 
@@ -71,6 +72,9 @@ def calls(dsn: str) -> None:
 
 def consumers(dsn: str) -> None:
     """A consumer of each, woken by notifications."""
+    # Who is not woken finds it only when its patience ends.
+    polling.FIRST_POLL_SECONDS = polling.LONGEST_POLL_SECONDS = 60
+    polling.LONGEST_POLL_LISTENING_SECONDS = 60
     with Client(dsn) as client, Client(dsn) as other:
 
         def consume_one(queue: str) -> None:
@@ -82,8 +86,8 @@ def consumers(dsn: str) -> None:
         def take_turns(queue: str) -> float:
             thread = threading.Thread(target=consume_one, args=(queue,))
             thread.start()
-            # By now it has polled for a while, and waits longer between.
-            time.sleep(2)
+            # By then it has found nothing, and waits.
+            time.sleep(0.5)
             begin = time.monotonic()
             other.send(queue, 1)
             thread.join(PATIENCE_SECONDS)
@@ -92,7 +96,7 @@ def consumers(dsn: str) -> None:
 
         def check(queue: str) -> None:
             took = take_turns(queue)
-            assert took < 0.4, f"{os.getpid()} was not woken: {took:.2f} s"
+            assert took < PATIENCE_SECONDS / 2, f"{os.getpid()} was not woken: {took:.2f} s"
 
         # The parent listens to this queue too, but is at work at present: the child is to get what comes.
         kept, busy, over = client.consume("kept", batch_size=1), threading.Event(), threading.Event()
@@ -116,7 +120,7 @@ def consumers(dsn: str) -> None:
         kept.stop()
         holding.join(PATIENCE_SECONDS)
     took = time.monotonic() - begin
-    assert took < 3, f"the parent was not woken to end: {took:.2f} s"
+    assert took < PATIENCE_SECONDS / 2, f"the parent was not woken to end: {took:.2f} s"
 
 
 def leaves(dsn: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from tests.embedded.processes import eventually
+from tests.failures.proxy import reserve
 
 CONFIGURATION = """
 [databases]
@@ -59,7 +59,8 @@ class PgBouncer:
 @contextmanager
 def pgbouncer(program: str, target: str, directory: Path, *, pool_size: int) -> Iterator[PgBouncer]:
     """Run one in transaction mode, with so many connections to the server."""
-    parts, listen_port = urlsplit(target), _free_port()
+    parts, reserved = urlsplit(target), reserve()
+    listen_port: int = reserved.getsockname()[1]
     name = parts.path.removeprefix("/")
     configuration = directory / "pgbouncer.ini"
     configuration.touch(0o600)
@@ -77,6 +78,7 @@ def pgbouncer(program: str, target: str, directory: Path, *, pool_size: int) -> 
     user = ["-u", pwd.getpwuid(_other_user()).pw_name] if os.geteuid() == 0 else []
     log = directory / "pgbouncer.log"
     with (
+        reserved,
         log.open("wb") as output,
         subprocess.Popen([program, *user, configuration], stdout=output, stderr=output) as process,
     ):
@@ -91,9 +93,3 @@ def pgbouncer(program: str, target: str, directory: Path, *, pool_size: int) -> 
 
 def _other_user() -> int:
     return pwd.getpwnam("nobody").pw_uid
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

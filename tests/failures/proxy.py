@@ -46,6 +46,15 @@ class Trap:
         return True
 
 
+def reserve() -> socket.socket:
+    """A port that nobody else is given, until this is closed. Who names it can listen there, at any time."""
+    reserved = socket.socket()
+    # As whoever listens there has to do, too: then both may have it, since this one never listens.
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind((HOST, 0))
+    return reserved
+
+
 class Proxy:
     """Listens on a port of its own, and forwards to where `target` says."""
 
@@ -57,12 +66,13 @@ class Proxy:
         self._links: set[Link] = set()
         self._traps: list[Trap] = []
         self._listening: socket.socket | None = None
+        self._reserved = reserve()
         self._delay = 0.0
         self._closed = False
         self._left_open: list[socket.socket] = []
         self._keeps_open = False
         self.accepted = 0
-        self.port = 0
+        self.port: int = self._reserved.getsockname()[1]
         self.admit()
 
     # What a test does
@@ -85,7 +95,6 @@ class Proxy:
     def admit(self) -> None:
         """Listen again, where it was."""
         self._listening = listening = socket.create_server((HOST, self.port), backlog=100)
-        self.port = listening.getsockname()[1]
         _start(self._accept, listening)
 
     def freeze(self) -> None:
@@ -131,6 +140,7 @@ class Proxy:
         self.cut()
         for client in self._left_open:
             client.close()
+        self._reserved.close()
         self._flowing.set()
 
     # What its threads do

@@ -76,7 +76,7 @@ def test_who_waits_too_long_for_a_connection_is_told(
             DatabaseUnavailable, match="all 2 connections of this client were in use"
         ) as caught:
             client.send(queue, 1)
-        assert 0.25 < time.monotonic() - begin < 1.5
+        assert 0.25 < time.monotonic() - begin < 6, "not the ten seconds of retry_for"
         assert "max_connections" in (caught.value.hint or "")
     client.send(queue, 2)
     assert count_in(sql18) == 1

@@ -223,8 +223,8 @@ def test_it_is_tried_again_until_the_server_is_back(
 ) -> None:
     proxy.refuse()
     proxy.cut()
-    after(0.8, proxy.admit)
     begin = time.monotonic()
+    after(0.8, proxy.admit)
     client.send(queue, 1)
     assert 0.7 < time.monotonic() - begin < 5
     assert payloads() == [1]
@@ -264,7 +264,7 @@ def test_after_retry_for_it_is_given_up(
     begin = time.monotonic()
     with pytest.raises(DatabaseUnavailable, match="refused") as caught:
         client.send(queue, 1)
-    assert 0.4 < time.monotonic() - begin < 2
+    assert 0.4 < time.monotonic() - begin < 6, "not the ten seconds that it takes by default"
     assert not isinstance(caught.value, ConnectionLost), "nothing was sent"
     proxy.admit()
     assert payloads() == []
@@ -281,7 +281,7 @@ def test_the_first_connection_is_not_waited_for(
     begin = time.monotonic()
     with pytest.raises(DatabaseUnavailable, match="refused"):
         client.open()
-    assert time.monotonic() - begin < 1
+    assert time.monotonic() - begin < 6, "not the ten seconds of retry_for"
     proxy.admit()
     client.send(queue, 1)
 

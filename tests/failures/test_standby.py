@@ -239,7 +239,7 @@ def test_it_gives_up_after_a_while_and_nothing_is_published(
     begin = time.monotonic()
     with pytest.raises(DatabaseUnavailable, match="takes no changes now") as caught:
         client.send("q", 2)
-    assert 0.3 < time.monotonic() - begin < 2
+    assert 0.3 < time.monotonic() - begin < 6, "not the ten seconds that it takes by default"
     assert not isinstance(caught.value, ConnectionLost)
     with pytest.raises(DatabaseUnavailable, match="takes no changes now") as caught:
         client.send_many("q", range(2500))

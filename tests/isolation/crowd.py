@@ -18,6 +18,7 @@ Job = Callable[[Connection], None]
 Look = Callable[[Connection], list[str]]
 
 PATIENCE_SECONDS = 30
+FEWEST_LOOKS = 10
 
 CLAIM = """
 select message_id, consumer_token
@@ -79,6 +80,13 @@ class Crowd:
 
         self.start(job)
 
+    def go_on(self, seconds: float, until: Callable[[], bool] = lambda: True) -> None:
+        """Lets it go on for so long, and then until there was enough to see."""
+        self.over.wait(seconds)
+        end = time.monotonic() + PATIENCE_SECONDS
+        while not (self.looks > FEWEST_LOOKS and until()) and not self.over.wait(0.02):
+            assert time.monotonic() < end, f"{self.looks} looks"
+
     def drain(self, owner: Connection) -> None:
         """Waits until nothing is left to do."""
         self.draining.set()
@@ -91,7 +99,7 @@ class Crowd:
         assert self.failures == [], self.failures
         assert self.violations == [], self.violations
         assert lost == set(), lost
-        assert self.looks > 10, self.looks
+        assert self.looks > FEWEST_LOOKS, self.looks
 
     def acknowledge(self, connection: Connection, queue: str, rows: list[tuple[Any, ...]]) -> list[int]:
         ids, tokens = [row[0] for row in rows], [row[1] for row in rows]

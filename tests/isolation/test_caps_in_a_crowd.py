@@ -20,6 +20,10 @@ ACTIVE = """
 select q.name, a.priority, count(*)
 from penstock.active a join penstock.queues q on q.id = a.queue_id group by q.name, a.priority
 """
+# Those who were at work at that moment have come to their end, and there are no more than two claims.
+AT_MOST_TWO_SINCE = """
+select pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8 and (select count(*) <= 2 from penstock.active)
+"""
 PLACES = "select kind, count(*) from penstock.places group by kind order by kind"
 
 
@@ -59,7 +63,7 @@ def test_twelve_consumers_and_never_one_more(connect18: Connect) -> None:
     with crowd:
         crowd.watch(at_most(quotas, {"shared": 10, "pooled": 3}))
         crowd.start(*[crowd.consume(["shared", "pooled"])] * 12)
-        crowd.over.wait(SECONDS)
+        crowd.go_on(SECONDS)
         crowd.drain(owner)
     crowd.verdict()
     assert max(crowd.acked.values()) == 1
@@ -91,19 +95,20 @@ def test_shares_hold_at_every_moment_while_all_priorities_have_a_backlog(connect
     held: list[list[tuple[Any, ...]]] = [[] for _ in range(8)]
     for n, claim in enumerate(itertools.chain(*(owner.execute(CLAIM, ("q", 600, 50)) for _ in range(2)))):
         held[n % 8].append(claim)
-    swaps = itertools.count()
+    swaps: list[None] = []
     crowd = Crowd(connect18)
 
     def swap(mine: list[tuple[Any, ...]]) -> Job:
         def job(connection: Connection) -> None:
             # No more than the backlog of any priority will do for.
-            while crowd.running.is_set() and next(swaps) < 2000:
+            while crowd.running.is_set() and len(swaps) < 2000:
                 with connection.transaction():
                     settled = mine.pop(random.randrange(len(mine)))
                     assert crowd.acknowledge(connection, "q", [settled]) == [settled[0]]
                     if random.random() < 0.1:
                         linger(connection)
                     mine.extend(connection.execute(CLAIM, ("q", 600, 1)).fetchall())
+                swaps.append(None)
 
         return job
 
@@ -116,9 +121,9 @@ def test_shares_hold_at_every_moment_while_all_priorities_have_a_backlog(connect
     with crowd:
         crowd.watch(look)
         crowd.start(*map(swap, held))
-        crowd.over.wait(SECONDS)
+        crowd.go_on(SECONDS, lambda: len(swaps) > 200)
     crowd.verdict()
-    assert next(swaps) > 200
+    assert len(swaps) > 200
     assert [row[1:] for row in owner.execute(ACTIVE + " order by priority")] == [
         (0, 40),
         (1, 30),
@@ -161,8 +166,9 @@ def test_a_cap_that_is_altered_all_the_time(connect18: Connect) -> None:
         crowd.watch(at_most({}, {"q": 12}))
         crowd.start(alter, *[crowd.consume(["q"])] * 6)
         assert altered.wait(30)
-        # Who was in the middle of a claim has come to its end.
-        crowd.over.wait(0.3)
+        # Who was in the middle of a claim has come to its end, and so has the work on what was claimed.
+        (now,) = owner.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone() or ("",)
+        crowd.go_on(0, lambda: owner.execute(AT_MOST_TWO_SINCE, (now,)).fetchone() == (True,))
         for _ in range(20):
             ((number,),) = owner.execute("select count(*) from penstock.active").fetchall()
             assert number <= 2
@@ -183,7 +189,8 @@ def test_backends_that_are_killed_leave_no_place_behind(database18: str, connect
     crowd = Crowd(connect18)
     for tenant in ("a", "b", None):
         crowd.sent.update(("q", message) for message in send(owner, "q", 100, tenant=tenant))
-    deaths = itertools.count()
+    deaths: list[None] = []
+    enough = threading.Event()
 
     def mortal(_: Connection) -> None:
         while crowd.running.is_set():
@@ -191,11 +198,10 @@ def test_backends_that_are_killed_leave_no_place_behind(database18: str, connect
                 with psycopg.connect(database18, autocommit=True, application_name="mortal") as connection:
                     crowd.consume(["q"], vt_seconds=1)(connection)
             except psycopg.OperationalError:
-                next(deaths)
+                deaths.append(None)
 
     def kill(connection: Connection) -> None:
-        end = time.monotonic() + SECONDS
-        while time.monotonic() < end and crowd.running.is_set():
+        while not enough.is_set() and crowd.running.is_set():
             connection.execute(
                 "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'mortal'"
                 " and datname = current_database() order by state = 'active' desc, random() limit 1"
@@ -210,10 +216,13 @@ def test_backends_that_are_killed_leave_no_place_behind(database18: str, connect
     with crowd:
         crowd.watch(at_most({}, {"q": 5}))
         crowd.start(maintain, *[mortal] * 4)
-        for thread in crowd.start(kill):
+        killers = crowd.start(kill)
+        crowd.go_on(SECONDS, lambda: len(deaths) > 10)
+        enough.set()
+        for thread in killers:
             thread.join()
         crowd.drain(owner)
-    assert next(deaths) > 10
+    assert len(deaths) > 10
     assert crowd.failures == []
     assert crowd.violations == []
     assert owner.execute("select count(*) from penstock.done").fetchall() == [(300,)]
@@ -290,7 +299,7 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
         levels = ["read committed", "read committed", "repeatable read", "serializable"]
         publishers = crowd.start(*map(publish, levels))
         crowd.start(*[crowd.consume(["q"])] * 4, settle_under_a_snapshot, maintain)
-        crowd.over.wait(SECONDS)
+        crowd.go_on(SECONDS, lambda: len(crowd.acked) > 100)
         publishing.clear()
         for thread in publishers:
             thread.join()
