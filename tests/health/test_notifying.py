@@ -33,6 +33,14 @@ def surround(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> None
         monkeypatch.setenv(name, value)
 
 
+@pytest.fixture
+def waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is told in time is told because of the change, and not because a step is over."""
+    # Not by its name: that is the function's, too.
+    monkeypatch.setattr(sys.modules["penstock.health.reporting"], "STEP_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("waits_long")
 def test_systemd_is_told_of_every_change(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
     surround(monkeypatch, manager.variables())
     health = Health()
@@ -47,7 +55,8 @@ def test_systemd_is_told_of_every_change(manager: Systemd, monkeypatch: pytest.M
         health.set_ready(True, "working")
         manager.hears("STATUS=working")
         began = time.monotonic()
-    assert time.monotonic() - began < 0.9
+    # Less than a thread that does not end is waited for.
+    assert time.monotonic() - began < 4
     manager.hears("STOPPING=1")
     assert (manager.lines.count("READY=1"), manager.lines.count("STOPPING=1")) == (1, 1)
     assert manager.messages[-1][1][:2] == ["STOPPING=1", "STATUS=stopping"]
@@ -55,6 +64,7 @@ def test_systemd_is_told_of_every_change(manager: Systemd, monkeypatch: pytest.M
     assert "WATCHDOG=1" not in manager.lines
 
 
+@pytest.mark.usefixtures("waits_long")
 def test_stopping_is_told_at_once_and_not_twice(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
     surround(monkeypatch, manager.variables())
     health = Health()
@@ -62,7 +72,7 @@ def test_stopping_is_told_at_once_and_not_twice(manager: Systemd, monkeypatch: p
         health.set_ready(True)
         manager.hears("READY=1")
         health.set_stopping()
-        manager.hears("STOPPING=1", seconds=0.8)
+        manager.hears("STOPPING=1", seconds=20)
     assert manager.lines.count("STOPPING=1") == 1
     assert manager.lines.count("READY=1") == 1
 
@@ -73,25 +83,25 @@ def test_signs_of_life_come_at_half_of_the_time_while_the_loop_turns(
     surround(monkeypatch, {**manager.variables(watchdog=0.4), "WATCHDOG_PID": str(os.getpid())})
     health = Health(beat_limit=0.5)
     with reporting(health):
-        for _ in range(20):
+
+        def has_signs(number: int) -> bool:
             health.beat()
-            time.sleep(0.05)
+            return len(manager.times("WATCHDOG=1")) >= number
+
+        eventually(lambda: has_signs(6), "there are signs of life", 25)
         signs = manager.times("WATCHDOG=1")
         gaps = sorted(later - earlier for earlier, later in pairwise(signs))
-        assert 0.15 < gaps[len(gaps) // 2] < 0.3, signs
+        # Any of them may be late, but not all.
+        assert gaps[0] < 0.3, signs
+        assert gaps[len(gaps) // 2] > 0.15, signs
         # The loop hangs: after the limit there is no sign any more, and the status says why.
         eventually(lambda: not health.liveness()[0], "it hangs", 5)
-        hangs_at = time.monotonic()
-        time.sleep(1.5)
-        assert not [at for at in manager.times("WATCHDOG=1") if at > hangs_at + 0.5]
-        assert any("has not turned for" in line for line in manager.lines)
         before = len(manager.times("WATCHDOG=1"))
-
-        def is_live_again() -> bool:
-            health.beat()
-            return len(manager.times("WATCHDOG=1")) > before
-
-        eventually(is_live_again, "there are signs of life again", 5)
+        time.sleep(1.2)
+        assert len(manager.times("WATCHDOG=1")) <= before + 2, "some may have been under way"
+        eventually(lambda: "has not turned for" in "".join(manager.lines), "it is told why", 5)
+        before = len(manager.times("WATCHDOG=1"))
+        eventually(lambda: has_signs(before + 1), "there are signs of life again", 5)
 
 
 def test_the_watchdog_of_another_process_is_not_fed(

@@ -105,7 +105,7 @@ async def test_what_a_handler_does_to_its_own_task_does_not_reach_the_next_one(d
 async def test_an_async_handler_is_cancelled_when_its_time_is_over(database18: str) -> None:
     app, said = App(), list[str]()
 
-    @app.task(attempt_timeout=0.3, max_attempts=2, retry_delays=0)
+    @app.task(attempt_timeout=0.3, max_attempts=2, retry_delays=0, ttl=60)
     async def slow(context: TaskContext) -> None:
         try:
             await asyncio.sleep(60)
@@ -128,7 +128,7 @@ async def test_a_thread_is_told_that_its_time_is_over_and_keeps_its_place(
 ) -> None:
     app, said, go_on = App(), list[str](), threading.Event()
 
-    @app.task(attempt_timeout=0.2)
+    @app.task(attempt_timeout=0.2, ttl=60)
     def slow(context: TaskContext) -> None:
         assert context.cancelled.wait(20)
         said.append("told")
@@ -159,6 +159,8 @@ async def test_an_attempt_may_take_longer_where_it_is_extended(database18: str, 
 
     def extend(context: TaskContext) -> None:
         context.extend(30)
+        if context.cancelled.is_set():
+            return  # the thread came to run when its time was over already: once more
         time.sleep(0.8)
         said.append(context.cancelled.is_set())
 
@@ -167,7 +169,9 @@ async def test_an_attempt_may_take_longer_where_it_is_extended(database18: str, 
         await asyncio.sleep(0.8)
         said.append(context.cancelled.is_set())
 
-    task = app.task(name="extend", attempt_timeout=0.4)(extend_async if kind == "async" else extend)
+    task = app.task(name="extend", attempt_timeout=0.4, max_attempts=3, retry_delays=0, ttl=60)(
+        extend_async if kind == "async" else extend
+    )
     async with working(app, database18):
         assert await ended(await task.enqueue_async()) is None
     assert said == [False]
@@ -176,7 +180,7 @@ async def test_an_attempt_may_take_longer_where_it_is_extended(database18: str, 
 async def test_a_handler_that_swallows_its_cancellation_is_done_when_it_returns(database18: str) -> None:
     app, said = App(), list[str]()
 
-    @app.task(attempt_timeout=0.2, result=True, queue="q")
+    @app.task(attempt_timeout=0.2, result=True, queue="q", ttl=60)
     async def stubborn() -> str:
         try:
             await asyncio.sleep(60)

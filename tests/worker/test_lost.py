@@ -31,10 +31,16 @@ def begun(stage: Stage, gate: str) -> list[int]:
     return [int(pid) for what, name, pid in lines if (what, name) == ("begins", gate)]
 
 
-def lose(worker: Process, *, lease: float = LEASE) -> None:
-    """Stop a worker for longer than its lease."""
+def lose(stage: Stage, worker: Process, task_name: str, *ids: int) -> None:
+    """Stop a worker until its leases of these are over."""
     worker.signal(signal.SIGSTOP)
-    time.sleep(lease + 0.5)
+    stage.until(lambda: not any(is_leased(stage, task_name, one) for one in ids), "the leases are over")
+
+
+def is_leased(stage: Stage, task_name: str, message_id: int) -> bool:
+    found = stage.details(task_name, message_id)
+    assert found is not None
+    return found.leased_until is not None and found.leased_until > stage.app.client.clock()
 
 
 def test_tasks_of_a_killed_worker_run_elsewhere_though_they_have_one_attempt(stage: Stage) -> None:
@@ -96,7 +102,7 @@ def test_the_late_end_of_a_stopped_worker_changes_nothing(stage: Stage) -> None:
     first = stage.worker("--lease", str(LEASE))
     message_id = stage.enqueue("slow")
     stage.heard(f"begins {first.pid}")
-    lose(first)
+    lose(stage, first, "slow", message_id)
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins {second.pid}")
     stage.open("gate")
@@ -136,7 +142,7 @@ def test_the_handler_of_a_stopped_worker_is_cancelled_while_another_one_runs(sta
     first = stage.worker("--lease", str(LEASE))
     ids = {name: stage.enqueue(name) for name in ("coroutine", "thread")}
     stage.heard(f"begins {first.pid}", f"runs {first.pid}")
-    lose(first)
+    lose(stage, first, "coroutine", *ids.values())
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins {second.pid}", f"runs {second.pid}")
     first.signal(signal.SIGCONT)
@@ -159,15 +165,23 @@ def test_a_worker_that_gets_its_own_lost_tasks_back_runs_each_to_its_end(
     stage: Stage, sql18: psycopg.Connection[Any]
 ) -> None:
     stage.write(HOLD)
-    worker = stage.worker("--lease", "1")
+    worker = stage.worker("--lease", "3")
     ids = [stage.enqueue("hold", f"gate{number}") for number in range(3)]
-    stage.until(lambda: len(stage.said) == 3, "all have begun")
-    lose(worker, lease=1)
+
+    def have_begun(*times: int) -> bool:
+        return all(len(begun(stage, f"gate{number}")) >= least for number, least in enumerate(times))
+
+    stage.until(lambda: have_begun(1, 1, 1), "all have begun")
+    lose(stage, worker, "hold", *ids)
     # What is lost is swept back into the queue, so that the worker finds it there.
     sql18.execute("select * from penstock.maintain()")
     worker.signal(signal.SIGCONT)
     stage.enqueue("hold", "gate0")
-    time.sleep(1)
+    stage.until(lambda: have_begun(3, 2, 2), "all have begun again")
+    # A pulse finds all that runs, and leaves it alone.
+    held_until = one(sql18, "select max(vt) from penstock.active")
+    pulsed = "select count(*) from penstock.active where vt > %s"
+    stage.until(lambda: one(sql18, pulsed, held_until) == 4, "all are kept")
     for number in range(3):
         stage.open(f"gate{number}")
     stage.done("hold", *ids)
@@ -196,7 +210,7 @@ def test_what_was_lost_while_it_waited_for_a_place_does_not_begin(stage: Stage) 
     ids = [stage.enqueue("one_by_one", number) for number in range(2)]
     stage.heard(f"begins 0 {first.pid}")
     stage.until(lambda: stage.state("one_by_one", ids[1]) == "active", "it is claimed, and waits")
-    lose(first)
+    lose(stage, first, "one_by_one", *ids)
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins 0 {second.pid}")
     stage.until(lambda: attempts(stage, ids[1]) == 2, "the other one has both")
@@ -219,22 +233,35 @@ def attempts(stage: Stage, message_id: int) -> int:
 def test_leases_are_kept_for_handlers_that_take_longer_by_one_pulse_for_all(
     stage: Stage, proxy: Proxy, proxied: str
 ) -> None:
-    stage.write(HOLD)
+    lease = 3
+    stage.write(
+        """
+        @app.task
+        async def hold(gate: str):
+            say("begins", gate, os.getpid())
+            # Not all the time: there are a hundred of it.
+            while not (HERE / gate).exists():
+                await asyncio.sleep(0.2)
+            say("ends", gate, os.getpid())
+        """
+    )
     # It cuts nothing: it counts.
     pulses, others = (proxy.cut_at(text, Cut.BEFORE, skip=MANY) for text in ("pulse", "extend"))
-    first = stage.start("--lease", str(LEASE), dsn=proxied).begun()
+    first = stage.start("--lease", str(lease), dsn=proxied).begun()
     handles = stage.app.tasks["hold"].enqueue_many([("gate",)] * 100)
     stage.until(lambda: len(stage.said) == 100, "all have begun")
     begun_at = time.monotonic()
-    second = stage.worker("--lease", str(LEASE))
-    time.sleep(1.8 * LEASE)
+    second = stage.worker("--lease", str(lease))
+    # Long enough for the other one to take what is not kept.
+    time.sleep(max(0.0, begun_at + 1.4 * lease - time.monotonic()))
     sent, held_for = MANY - pulses.skip, time.monotonic() - begun_at
-    assert 2 <= sent <= 2 + held_for / (LEASE / 4), "about three in the time of a lease"
+    assert 2 <= sent <= 2 + held_for / (lease / 4), "about three in the time of a lease"
     assert others.skip == MANY
     for handle in handles[::10]:
         found = handle.details()
         assert found is not None
         assert (found.state, found.delivery_attempts) == ("active", 1)
+        assert is_leased(stage, "hold", handle.id)
     stage.open("gate")
     stage.until(lambda: len(stage.said) == 200, "all have ended")
     assert second.stop() == 0

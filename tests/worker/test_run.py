@@ -216,11 +216,11 @@ async def test_snooze_is_not_counted(database18: str, sql18: Sql) -> None:
     assert attempts == [1] * 5
 
 
-@pytest.mark.parametrize("options", [{"ttl": 30}, {"attempt_timeout": 10}], ids=["given", "computed"])
+@pytest.mark.parametrize("options", [{"ttl": 300}, {"attempt_timeout": 100}], ids=["given", "computed"])
 async def test_a_task_whose_time_is_over_is_expired_and_not_run(
     database18: str, sql18: Sql, options: dict[str, Any]
 ) -> None:
-    """Computed: three attempts of ten seconds, and no delays."""
+    """Computed: three attempts of a hundred seconds, and no delays."""
     app, ran = App(), list[int]()
 
     @app.task(queue="q", max_attempts=3, retry_delays=0, **options)
@@ -228,14 +228,14 @@ async def test_a_task_whose_time_is_over_is_expired_and_not_run(
         ran.append(number)
 
     with app.connected_to(database18):
-        late, timely = await run.enqueue_async(1), await run.options(ttl=300).enqueue_async(2)
+        late, timely = await run.enqueue_async(1), await run.options(ttl=3000).enqueue_async(2)
         await app.aclose()
-        move_clock(sql18, 29)
+        move_clock(sql18, 290)
     async with working(app, database18):
-        assert await ended(late) is None, "a moment before the time is over"
+        assert await ended(late) is None, "shortly before the time is over"
         assert await ended(timely) is None
         late = await run.options(delay=5).enqueue_async(3)
-        move_clock(sql18, 29 + 36)
+        move_clock(sql18, 290 + 306)
         timely = await run.enqueue_async(4)
         assert await ended(timely) is None
         await app.async_client.maintain()  # as the worker does now and then
@@ -246,19 +246,22 @@ async def test_a_task_whose_time_is_over_is_expired_and_not_run(
 
 
 async def test_an_attempt_whose_time_to_live_is_over_while_it_runs_may_end_but_is_not_repeated(
-    database18: str,
+    database18: str, sql18: Sql
 ) -> None:
-    app, attempts = App(), list[int]()
+    app, attempts, is_over = App(), list[int](), asyncio.Event()
 
-    @app.task(ttl=1, max_attempts=3, retry_delays=0, result=True, queue="q")
+    @app.task(ttl=60, max_attempts=3, retry_delays=0, result=True, queue="q")
     async def slow(context: TaskContext, fails: bool) -> str:
         attempts.append(context.attempt)
-        await asyncio.sleep(1.3)
+        if len(attempts) == 2:
+            move_clock(sql18, 61)
+            is_over.set()
+        await is_over.wait()
         if fails:
             raise ValueError("too late")
         return "done"
 
-    async with working(app, database18):
+    async with working(app, database18, lease=600):
         good, bad = await slow.enqueue_async(False), await slow.enqueue_async(True)
         assert await good.result_async(timeout=20) == "done"
         found = await ended(bad)

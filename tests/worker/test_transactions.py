@@ -135,7 +135,7 @@ async def test_a_handler_goes_on_after_its_transaction_for_longer_than_a_lease(
         assert await ended(handle) is None
     assert said == ["tidied, False"]
     assert written(effects) == ["once"]
-    assert not [record for record in caplog.records if "lost" in record.getMessage()]
+    assert not [record for record in caplog.records if "lease was lost" in record.getMessage()]
 
 
 async def test_a_second_transaction_of_a_task_that_has_ended_is_refused(
