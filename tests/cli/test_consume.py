@@ -461,15 +461,16 @@ def test_an_ack_that_was_not_waited_for_is_not_told_as_done(
     os.mkfifo(tmp_path / "go")
     with started(command, "consume", "orders", "--json", "--exec", "cat go") as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         until(lambda: counts(orders)[1] == 1)
         with sql18.transaction():
             sql18.execute("lock table penstock.queues in access exclusive mode")
             (tmp_path / "go").write_text("")
             until(lambda: bool(sql18.execute("select from pg_locks where not granted").fetchall()))
-            for _ in range(2):
-                process.send_signal(signal.SIGTERM)
-                time.sleep(0.5)
-        found = json.loads(process.stdout.readline())
+            process.send_signal(signal.SIGTERM)
+            assert b"Waiting for 1 command" in process.stderr.readline()
+            process.send_signal(signal.SIGTERM)
+            found = json.loads(process.stdout.readline())
         assert process.wait(PATIENCE) == 130
     assert (found["outcome"], found["exit_code"]) == ("unknown", 0)
 

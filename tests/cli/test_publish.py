@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import time
@@ -322,11 +323,11 @@ def test_what_was_sent_is_told_though_its_ids_could_not_be_printed(
         while orders.get_queue_statistics("orders")[0].pending_count < 20_000:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        while not select.select([process.stderr], [], [], 1.5)[0]:
             assert time.monotonic() < deadline
             process.send_signal(signal.SIGINT)
-            time.sleep(0.5)
-        assert process.returncode == 130
+        assert process.wait(PATIENCE) == 130
         assert b"Lines 1 to 20000 are sent (20,000 messages)" in process.stderr.read()
 
 
