@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,9 +53,11 @@ class Session:
     @contextmanager
     def connect(self, **options: Any) -> Iterator[Client]:
         """A client of the database that is given or set, else of the embedded server."""
-        from penstock.connecting import connect as connect_client
+        # Not by penstock.connecting, which imports the other kind of client, too: a tenth of most commands.
+        from penstock._sync.client import Client
 
-        with connect_client(self.dsn, **{"maintain": False, **options}) as client:
+        with closing(Client(self.dsn, **{"maintain": False, **options})) as client:
+            client.open()
             yield client
 
 
