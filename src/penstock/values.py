@@ -32,15 +32,17 @@ Duration: TypeAlias = "int | float | timedelta"
 
 # The longest that the schema's integers hold.
 LONGEST = 2**31 - 1
+# And what it takes as a delay before another attempt: a year.
+LONGEST_RETRY_DELAY = 31_536_000
 
 
-def interval(name: str, value: Duration) -> float:
+def interval(name: str, value: Duration, longest: int = LONGEST) -> float:
     """A duration as seconds, not below zero."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise InvalidArgument(f"{name} must be a number of seconds or a timedelta, not {value!r}")
-    if not 0 <= number <= LONGEST:
-        raise InvalidArgument(f"{name} must be 0 to {LONGEST} seconds, not {value!r}")
+    if not 0 <= number <= longest:
+        raise InvalidArgument(f"{name} must be 0 to {longest} seconds, not {value!r}")
     return float(number)
 
 

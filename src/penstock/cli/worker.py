@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import sys
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +21,9 @@ import click
 from .arguments import complete_queue, service_options
 
 if TYPE_CHECKING:
+    from penstock.errors import PenstockError
     from penstock.tasks.app import App
+    from penstock.worker.worker import Worker
 
 __all__ = ["worker"]
 
@@ -128,20 +131,38 @@ def worker(  # noqa: PLR0917 - one for each option
             # What is there now stays: the collector need not look at it again and again.
             gc.freeze()
             gc.set_threshold(10_000)
-            in_order = one.run_forever()
+            code = _run(one)
     except PenstockError as exc:
-        text = f"{exc} ({exc.hint})" if exc.hint else str(exc)
         if not is_supervised():
-            raise click.ClickException(text) from None
-        click.echo(f"Error: {text}", err=True)
+            raise click.ClickException(_text(exc)) from None
+        click.echo(f"Error: {_text(exc)}", err=True)
         sys.exit(MISCONFIGURED)
     # What others want to send at the end: spans, events.
     atexit._run_exitfuncs()
     with suppress(Exception):
         sys.stdout.flush()
     logging.shutdown()
-    # Threads that did not end in time must not keep the process.
-    os._exit(0 if in_order else 1)
+    # Threads that did not end in time must not keep the process, however the worker ended.
+    os._exit(code)
+
+
+def _run(worker: Worker) -> int:
+    """Work until it ends; the exit code."""
+    from penstock.errors import PenstockError
+    from penstock.worker.supervisor import MISCONFIGURED, is_supervised
+
+    try:
+        return 0 if worker.run_forever() else 1
+    except PenstockError as exc:
+        click.echo(f"Error: {_text(exc)}", err=True)
+        return MISCONFIGURED if is_supervised() else 1
+    except Exception:
+        traceback.print_exc()
+        return 1
+
+
+def _text(exc: PenstockError) -> str:
+    return f"{exc} ({exc.hint})" if exc.hint else str(exc)
 
 
 def find_app(reference: str) -> App:

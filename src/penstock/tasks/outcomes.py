@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.values import Duration, interval
+from penstock.values import LONGEST_RETRY_DELAY, Duration, interval
 
 __all__ = ["Outcome", "Reject", "Retry", "Snooze"]
 
@@ -20,7 +20,7 @@ class Retry(Outcome):
     def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.delay = None if delay is None else interval("delay", delay)
+        self.delay = None if delay is None else interval("delay", delay, LONGEST_RETRY_DELAY)
 
 
 class Reject(Outcome):
@@ -36,4 +36,4 @@ class Snooze(Outcome):
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)
-        self.delay = interval("delay", delay)
+        self.delay = interval("delay", delay, LONGEST_RETRY_DELAY)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.errors import InvalidArgument
-from penstock.values import Duration, interval
+from penstock.values import LONGEST_RETRY_DELAY, Duration, interval
 
 __all__ = ["LONGEST_TTL", "Exponential", "Policy", "RetryDelays"]
 
@@ -30,8 +30,8 @@ class Exponential:
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "first", interval("first", self.first))
-        object.__setattr__(self, "longest", interval("longest", self.longest))
+        object.__setattr__(self, "first", interval("first", self.first, LONGEST_RETRY_DELAY))
+        object.__setattr__(self, "longest", interval("longest", self.longest, LONGEST_RETRY_DELAY))
         for name, value, least, most in (("factor", self.factor, 1, 1000), ("jitter", self.jitter, 0, 1)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
                 raise InvalidArgument(f"{name} must be a number from {least} to {most}, not {value!r}")
@@ -128,5 +128,5 @@ def _delays(given: RetryDelays | None) -> tuple[float, ...] | Exponential:
             f"retry_delays must be a duration, a list of them or Exponential(), not {given!r}"
         )
     if isinstance(given, Sequence):
-        return tuple(interval("retry_delays", delay) for delay in given)
-    return (interval("retry_delays", given),)
+        return tuple(interval("retry_delays", delay, LONGEST_RETRY_DELAY) for delay in given)
+    return (interval("retry_delays", given, LONGEST_RETRY_DELAY),)

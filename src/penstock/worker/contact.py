@@ -30,6 +30,8 @@ class Contact:
         self._answered_at = now()
         # Why nothing can be claimed, and why the question whether it is there was not answered.
         self._claims = self._question = ""
+        # Queues of which nothing can be claimed, and why.
+        self._refused: dict[str, str] = {}
 
     # What the fetcher says
 
@@ -43,13 +45,19 @@ class Contact:
     def recovered(self) -> None:
         self._claims = ""
 
+    def refused(self, queue_name: str, exc: Exception) -> None:
+        self._refused[queue_name] = f"messages of {queue_name} cannot be claimed: {exc}"
+
+    def claimed(self, queue_name: str) -> None:
+        self._refused.pop(queue_name, None)
+
     @property
     def trouble(self) -> str:
         """Why there is no contact; empty where there is."""
         silence = now() - self._answered_at
         if silence > QUIET_SECONDS + ANSWER_SECONDS and not (self._claims or self._question):
             return f"the database has not answered for {silence:.0f} s"
-        return self._claims or self._question
+        return self._claims or self._question or "; ".join(self._refused.values())
 
     async def run(self) -> None:
         """Until it is cancelled."""

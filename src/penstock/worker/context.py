@@ -79,10 +79,11 @@ class WorkerContext(TaskContext):
 
     @contextmanager
     def transaction(self, *, result: object = None) -> Iterator[Transaction[psycopg.Connection[Any]]]:
-        with self._app.client.transaction() as transaction:
+        with self._settling(), self._app.client.transaction() as transaction:
             yield transaction
-            self._check(transaction._run(self._ack(result)))
-        self._run.is_settled = True
+            ack = self._ack(result)
+            self._run.is_settling = True
+            self._check(transaction._run(ack))
         if self._group is not None:
             self._app.client._run(calls.finish_groups([self._group]))
 
@@ -91,12 +92,23 @@ class WorkerContext(TaskContext):
         self, *, result: object = None
     ) -> AsyncIterator[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
         client = self._app.async_client
-        async with client.transaction() as transaction:
-            yield transaction
-            self._check(await transaction._run(self._ack(result)))
-        self._run.is_settled = True
+        with self._settling():
+            async with client.transaction() as transaction:
+                yield transaction
+                ack = self._ack(result)
+                self._run.is_settling = True
+                self._check(await transaction._run(ack))
         if self._group is not None:
             await client._run(calls.finish_groups([self._group]))
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """A block that settles the task: it is, where that comes to its end."""
+        try:
+            yield
+            self._run.is_settled = True
+        finally:
+            self._run.is_settling = False
 
     @property
     def _group(self) -> int | None:

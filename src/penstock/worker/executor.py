@@ -26,6 +26,8 @@ logger = logging.getLogger("penstock.worker")
 
 # How long coroutines that never wait keep the loop from other things.
 TURN_SECONDS = 0.005
+# After an end that could not even be told.
+UNTOLD_DELAY_SECONDS = 1.0
 
 
 class Executor:
@@ -54,9 +56,10 @@ class Executor:
         self._runners: set[asyncio.Task[None]] = set()
         self._parked: list[asyncio.Future[None]] = []
         self.runs: dict[tuple[str, int], Run] = {}
-        self.finished = 0
-        # Told when a place has become free.
+        # Told when a place has become free, or a task has ended.
         self.on_room: Callable[[], None] = lambda: None
+        # Told which tasks have settled themselves.
+        self.on_settled: Callable[[list[Run]], None] = self.forget
 
     # Places
 
@@ -73,27 +76,26 @@ class Executor:
         is_mixed = len(lanes) > 1 or len(limited) > 1 or bool(limited and len(limited) < len(tasks))
         return Places((*lanes, *limited), is_mixed)
 
-    def room(self, queue_name: str, ahead: int) -> int:
-        """How many more of a queue may be claimed: for free places, and so many ahead.
+    def room(self, queue_name: str) -> int:
+        """How many more of a queue may be claimed: for free places, and some ahead.
 
         Nobody knows of which kind they will be: as many as there is room for if all are of the same.
         """
         places = self._places[queue_name]
-        return max(0, min(lane.free + places.line(lane, ahead) for lane in places.lanes))
+        return max(0, min(lane.free + places.line(lane) for lane in places.lanes))
+
+    def has_enough(self, queue_name: str) -> bool:
+        """Whether so much of what a queue has is in line that it is no use to claim a few more."""
+        return any(lane.has_enough for lane in self._places[queue_name].lanes)
 
     def is_blocked(self, queue_name: str) -> bool:
         """Whether a queue has no room because of one kind of place, while others are free."""
         places = self._places[queue_name]
         return places.is_mixed and any(lane.free > 0 for lane in places.lanes)
 
-    @property
-    def waiting(self) -> int:
-        """How many were claimed and have not begun."""
-        return len(self.coroutines.waiting) + len(self.threads.waiting) + len(self.processes.waiting)
-
     # Runs
 
-    def submit(self, runs: list[Run], ahead: int = 0) -> int:
+    def submit(self, runs: list[Run]) -> int:
         """Take over runs, and start those that there is a place for; how many were given back.
 
         A kind of place, or a task, that is full must not keep others from theirs: what it has too much of
@@ -107,7 +109,7 @@ class Executor:
                 lane.waiting.append(run)  # what most are; no more were claimed than there is room for
                 continue
             limited = self._limited.get(run.task.name) if self._limited else None
-            if any(-one.free >= places.line(one, ahead) > 0 for one in (lane, limited) if one is not None):
+            if any(-one.free >= places.line(one) > 0 for one in (lane, limited) if one is not None):
                 self._release(run, 1)
                 too_many += 1
             elif limited is not None and limited.running >= limited.limit:
@@ -174,6 +176,20 @@ class Executor:
 
     async def _run(self, run: Run, lane: Lane) -> None:
         try:
+            await self._call(run)
+        except Exception:
+            logger.exception("it cannot be told how it ended: %s", run)
+            self._end(run, self._settler.failed, UNTOLD_DELAY_SECONDS, "it could not be told how it ended")
+        finally:
+            if run.thread is None or run.thread.done():
+                self._leave(run, lane)
+            else:
+                # The place is taken for as long as the thread runs, although nobody waits for it any more.
+                run.thread.add_done_callback(lambda _: self._leave(run, lane))
+                self.on_room()
+
+    async def _call(self, run: Run) -> None:
+        try:
             if run.interruption is not None:
                 raise asyncio.CancelledError
             run.has_begun = True
@@ -185,19 +201,12 @@ class Executor:
             self._failed(run, exc)
         else:
             self._succeeded(run, result)
-        finally:
-            self.finished += 1
-            if run.thread is None or run.thread.done():
-                self._leave(run, lane)
-            else:
-                # The place is taken for as long as the thread runs, although nobody waits for it any more.
-                run.thread.add_done_callback(lambda _: self._leave(run, lane))
 
     def _leave(self, run: Run, lane: Lane) -> None:
         """A place has become free."""
-        lane.running -= 1
+        lane.end()
         if self._limited and (limited := self._limited.get(run.task.name)) is not None:
-            limited.running -= 1
+            limited.end()
             for following in limited.ready():
                 limited.running += 1
                 self._lane_of(following).waiting.append(following)
@@ -214,6 +223,8 @@ class Executor:
         run.is_over = True
         if not run.is_settled and run.interruption != "lost":
             tell(run, *arguments)
+        elif run.is_settled:
+            self.on_settled([run])
         else:
             self.forget([run])
 
@@ -251,7 +262,8 @@ class Executor:
             return
         if isinstance(exc, LeaseLost) and not run.is_settled and run.interruption is None:
             run.interruption = "lost"
-        exc.__traceback__ = own_frames_off(exc.__traceback__)
+        # Not by assignment, which an exception may refuse: one that is a frozen dataclass.
+        exc.with_traceback(own_frames_off(exc.__traceback__))
         if self._logs or run.is_settled:
             log_failure(run, exc)
         if run.interruption == "stopped":

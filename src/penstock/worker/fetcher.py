@@ -23,6 +23,7 @@ from penstock.values import Backoff
 from .contact import Contact
 from .context import WorkerContext
 from .executor import Executor
+from .lanes import RATE_SECONDS
 from .leases import Leases
 from .run import Run
 from .settler import Settler
@@ -33,9 +34,6 @@ logger = logging.getLogger("penstock.worker")
 
 # Messages of one claim.
 MOST_CLAIMED = 1000
-# So much work is claimed ahead of the places that are free: what they do in this time.
-AHEAD_SECONDS = 0.1
-RATE_SECONDS = 0.1
 # Polling, behind notifications and without them.
 FIRST_POLL_SECONDS = 0.05
 LONGEST_POLL_SECONDS = 1.0
@@ -140,8 +138,6 @@ class Fetcher:
         self._parsed: dict[str | None, dict[str, Any]] = {}
         self._unknown: dict[str, float] = {}
         self._met_strangers: dict[str, float] = {}
-        self._rate = 0.0
-        self._counted = (time.monotonic(), 0)
         self._trouble = False
         self._stopped = False
         # Told how many messages were claimed.
@@ -202,28 +198,20 @@ class Fetcher:
         self._sources.append(self._sources.pop(0))
         waits = [s.next_poll() - now() for s in self._sources if self._wanted(s) > 0]
         looks = [s.next_look() - now() for s in self._sources if self._executor.is_blocked(s.queue_name)]
+        if any(self._executor.has_enough(s.queue_name) for s in self._sources):
+            # Unless what is in line takes longer than those before it: then that is less than it was.
+            waits.append(RATE_SECONDS)
         return max(0.0, min([*waits, *(wait for wait in looks if wait > 0)], default=3600.0))
 
     def _wanted(self, source: Source) -> int:
         """How many to claim: for free places, and a little ahead; not in driblets while there is enough."""
-        ahead = int(self._finish_rate() * AHEAD_SECONDS)
-        if ahead and self._executor.waiting > ahead // 2:
+        if self._executor.has_enough(source.queue_name):
             return 0
-        room = min(MOST_CLAIMED, self._executor.room(source.queue_name, ahead))
+        room = min(MOST_CLAIMED, self._executor.room(source.queue_name))
         source.has_room(room)
         if not room and source.next_look() <= now() and self._executor.is_blocked(source.queue_name):
             return LOOK_BEHIND
         return room
-
-    def _finish_rate(self) -> float:
-        """Tasks a second, of late."""
-        since, before = self._counted
-        at, finished = time.monotonic(), self._executor.finished
-        if at - since >= RATE_SECONDS:
-            rate = (finished - before) / (at - since)
-            self._rate = rate if rate < self._rate else (self._rate + rate) / 2
-            self._counted = (at, finished)
-        return self._rate
 
     async def _fetch(self, source: Source, wanted: int) -> None:
         source.clear()
@@ -243,11 +231,13 @@ class Fetcher:
             self._leases.renew_token()
             source.set()
             raise
-        except PenstockError:
+        except PenstockError as exc:
             logger.exception("messages of queue %r could not be claimed", source.queue_name)
+            self._contact.refused(source.queue_name, exc)
             source.poll_at = now() + LONGEST_PAUSE_SECONDS
             return
         self._contact.answered()
+        self._contact.claimed(source.queue_name)
         claimed = timed.result
         if claimed:
             self.on_claimed(len(claimed))
@@ -287,7 +277,7 @@ class Fetcher:
                 self._settler.failed(run, 0, "given up: its workers were lost, over and over")
                 continue
             runs.append(run)
-        return self._executor.submit(runs, int(self._rate * AHEAD_SECONDS))
+        return self._executor.submit(runs)
 
     def _parse(self, text: str | None) -> dict[str, Any]:
         found = load_json(text) if text else {}

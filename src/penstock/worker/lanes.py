@@ -2,25 +2,55 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .run import Run
 
-__all__ = ["Lane", "Places"]
+__all__ = ["RATE_SECONDS", "Lane", "Places"]
+
+# So much work is claimed ahead of the places that are free: what they do in this time.
+AHEAD_SECONDS = 0.1
+RATE_SECONDS = 0.1
 
 
 class Lane:
     """So many at once; the others wait in line."""
 
-    __slots__ = ("limit", "name", "running", "waiting")
+    __slots__ = ("_counted_at", "_ended", "_ended_before", "_rate", "limit", "name", "running", "waiting")
 
     def __init__(self, name: str, limit: int) -> None:
         self.name = name
         self.limit = limit
         self.running = 0
         self.waiting: deque[Run] = deque()
+        self._ended = self._ended_before = 0
+        self._counted_at = time.monotonic()
+        # Tasks a second, of late.
+        self._rate = 0.0
+
+    def end(self) -> None:
+        """One of those that ran has left its place."""
+        self.running -= 1
+        self._ended += 1
+
+    @property
+    def ahead(self) -> int:
+        """How many may be in line: where tasks are short, what is done soon."""
+        at = time.monotonic()
+        if at - self._counted_at >= RATE_SECONDS:
+            rate = (self._ended - self._ended_before) / (at - self._counted_at)
+            self._rate = rate if rate < self._rate else (self._rate + rate) / 2
+            self._counted_at, self._ended_before = at, self._ended
+        return int(self._rate * AHEAD_SECONDS)
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether so many are in line that it is no use to claim a few more."""
+        ahead = self.ahead
+        return ahead > 0 and len(self.waiting) > ahead // 2
 
     @property
     def free(self) -> int:
@@ -40,9 +70,6 @@ class Places:
     lanes: tuple[Lane, ...]
     is_mixed: bool
 
-    def line(self, lane: Lane, ahead: int) -> int:
-        """How many may wait for a place: where tasks are short, what is done soon.
-
-        In a mixed queue always some: what is behind them may have places.
-        """
-        return max(ahead, lane.limit // 2, 1) if self.is_mixed else ahead
+    def line(self, lane: Lane) -> int:
+        """How many may wait for a place; in a mixed queue always some: behind them may be others."""
+        return max(lane.ahead, lane.limit // 2, 1) if self.is_mixed else lane.ahead

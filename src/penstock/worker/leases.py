@@ -8,6 +8,8 @@ import secrets
 from collections import defaultdict
 from typing import TypeVar
 
+import psycopg
+
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.concurrency import async_sleep, now
@@ -72,8 +74,9 @@ class Leases:
         except (DatabaseUnavailable, ConnectionLost) as exc:
             logger.debug("leases were not kept: %s", exc)
             await async_sleep(RETRY_SECONDS)
-        except PenstockError:
+        except (PenstockError, psycopg.Error):
             logger.exception("leases were not kept")
+            await async_sleep(RETRY_SECONDS)
 
     async def run_once(self) -> None:
         """One pulse, and a look at what it did not find."""
@@ -86,13 +89,13 @@ class Leases:
         for token in tuple(by_token):
             runs = by_token[token]
             if token in self._doubtful:
-                held_here = [run for run in runs if not run.is_settled]
+                held_here = [run for run in runs if not (run.is_settled or run.is_settling)]
                 # As much as has gone by since the last time, and a little.
                 await self._check(held_here, math.ceil(sent_at - self._pulsed_at) + 1)
                 continue
             queues = sorted({run.queue_name for run in runs})
             held = await self._attempt(calls.pulse(token, self.seconds, queues))
-            still = [run for run in runs if not run.is_over and not run.is_settled]
+            still = [run for run in runs if run.is_held]
             # A lease that was over meanwhile may be somebody else's, however many are held.
             if held is None or held < len(still) or was_late:
                 await self._check(still, 1)
@@ -113,7 +116,7 @@ class Leases:
                 )
                 held = {extended.message_id for extended in found or ()}
                 for run in part:
-                    if run.message_id not in held and not run.is_settled:
+                    if run.message_id not in held and not (run.is_settled or run.is_settling):
                         run.interrupt("lost")
 
     async def _attempt(self, call: Call[T]) -> T | None:

@@ -8,6 +8,8 @@ import socket
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
+
 from penstock._async.client import AsyncClient
 from penstock.concurrency import async_sleep
 from penstock.errors import PenstockError
@@ -77,7 +79,7 @@ class Registry:
     async def _patiently(self, step: Any) -> None:
         try:
             await step()
-        except PenstockError as exc:
+        except (PenstockError, psycopg.Error) as exc:
             logger.debug("the registry of workers was not written: %s", exc)
 
 

@@ -43,6 +43,8 @@ class Run:
     has_waited: bool = False
     # Settled by the handler itself, in a transaction of its own.
     is_settled: bool = False
+    # That transaction is about to end: the message is locked, and not lost although nobody finds it.
+    is_settling: bool = False
     # Whether its end has been told to the settler.
     is_over: bool = False
     started_at: float = 0.0
@@ -78,6 +80,11 @@ class Run:
         if self.context is None:
             self.context = self.make_context(self)
         return self.context
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it needs its lease."""
+        return not (self.is_over or self.is_settled or self.is_settling)
 
     def interrupt(self, why: Interruption) -> None:
         """End it: a coroutine is cancelled, a thread is told. What has not begun will not."""

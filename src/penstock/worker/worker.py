@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from penstock import calls
 from penstock._async.client import AsyncClient
@@ -36,6 +36,8 @@ logger = logging.getLogger("penstock.worker")
 
 CONCURRENCY = 100
 LEASE_SECONDS = 30
+# What the schema takes.
+LONGEST_LEASE_SECONDS = 2_592_000
 GRACE_SECONDS = 30
 # Connections for settling, schedules, the registry and handlers' transactions; claims have one of their own.
 MOST_CONNECTIONS = 10
@@ -52,6 +54,7 @@ LONGEST_PAUSE_SECONDS = 5.0
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 Stopping = Literal["drain", "abort"]
+T = TypeVar("T")
 
 
 class Worker:
@@ -81,7 +84,7 @@ class Worker:
         self._concurrency = _count("concurrency", concurrency)
         self._threads = _count("threads", 4 * cores if threads is None else threads)
         self._processes = _count("processes", cores if processes is None else processes)
-        self._lease = interval("lease", lease)
+        self._lease = interval("lease", lease, LONGEST_LEASE_SECONDS)
         if self._lease < 1:
             raise InvalidArgument(f"lease must be at least 1 second, not {lease!r}")
         self._grace = interval("grace", grace)
@@ -181,6 +184,16 @@ class Worker:
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
+        beginning = self._loop_of(self._connect(client, claims), "beginning")
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({beginning, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if beginning.done():
+            return beginning.result()
+        await self._end(beginning)
+        return False
+
+    async def _connect(self, client: AsyncClient, claims: AsyncClient) -> bool:
         backoff, is_told = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), False
         while not self._stop.is_set():
             try:
@@ -230,6 +243,7 @@ class Worker:
         )
         self._fetcher = fetcher
         executor.on_room = self._on_room
+        executor.on_settled = self._settled
         settler.on_delay = fetcher.come_back
         registry = Registry(app, client, executor, leases, self._queue_names)
         maintainer = Maintainer(client, leases)
@@ -259,7 +273,10 @@ class Worker:
             registry.stopping = True
             fetcher.stop()
             await asyncio.wait({fetching}, timeout=CLAIM_SECONDS)
-            fetching.cancel()
+            if not fetching.done():
+                fetching.cancel()
+                # What it may have claimed belongs to nobody here: it must not be kept alive by our token.
+                leases.renew_token()
             await self._drain(executor, settler)
             logger.info("stopped")
         finally:
@@ -329,10 +346,10 @@ class Worker:
             self._silent_at = now() + LAST_WORDS_SECONDS
         return max(0.3, self._silent_at - now())
 
-    def _loop_of(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def _loop_of(self, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         return asyncio.get_running_loop().create_task(coroutine, name=f"penstock {name}")
 
-    async def _end(self, loop: asyncio.Task[None]) -> None:
+    async def _end(self, loop: asyncio.Task[Any]) -> None:
         """Cancel one of the loops; one that hangs in the network is left behind."""
         if not loop.done():
             loop.cancel()
