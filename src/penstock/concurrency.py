@@ -78,11 +78,14 @@ async def async_to_the_end(function: Callable[[], Coroutine[Any, Any, None]], pa
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait({task}, timeout=patience)
-        if not task.done():
-            task.cancel()
-        elif not task.cancelled():
-            task.exception()  # or it is complained of that nobody looked
+        try:
+            await asyncio.wait({task}, timeout=patience)
+        finally:
+            # Also where that is cancelled again.
+            if not task.done():
+                task.cancel()
+            elif not task.cancelled():
+                task.exception()  # or it is complained of that nobody looked
         raise
 
 
@@ -348,6 +351,13 @@ class Waker:
             end.close()
 
 
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 class AsyncBlock:
     """The `async with message:` of a task. It can be cancelled when the lease is lost."""
 
@@ -370,7 +380,8 @@ class AsyncBlock:
         self._timer = asyncio.get_running_loop().call_later(delay, look)
 
     def cancel(self) -> None:
-        if self._task is not None and not self._cancelled:
+        # One that finds out itself, by a call of its own, is told by that.
+        if self._task is not None and not self._cancelled and self._task is not _current_task():
             self._cancelled = True
             self._task.cancel()
 

@@ -63,9 +63,19 @@ class AsyncBulk:
         self, first: list[Call[list[int]]], rest: AsyncIterator[Call[list[int]]], limit: int | None
     ) -> bool:
         """Run so many calls; whether there may be more."""
+        try:
+            async with self._connection.pipeline() if self._pipelined else nullcontext():
+                return await self._run_all(first, rest, limit)
+        except BaseException as exc:
+            self._give_up_if_interrupted(exc)
+            raise
+
+    async def _run_all(
+        self, first: list[Call[list[int]]], rest: AsyncIterator[Call[list[int]]], limit: int | None
+    ) -> bool:
         pending: deque[Pending] = deque()
         done = 0
-        async with self._connection.pipeline() if self._pipelined else nullcontext():
+        try:
             while done != limit:
                 call = first.pop(0) if first else await anext(rest, None)
                 if call is None:
@@ -78,7 +88,20 @@ class AsyncBulk:
                     await self._collect(pending)
             while pending:
                 await self._collect(pending)
+        except BaseException as exc:
+            # Before the end of the pipeline, too, which would wait for answers.
+            self._give_up_if_interrupted(exc)
+            raise
         return done == limit
+
+    def _give_up_if_interrupted(self, exc: BaseException) -> None:
+        """Close the connection where somebody was cancelled or pressed Ctrl-C.
+
+        A second time in the middle of that would leave a pipeline that hangs, or a cancel request on its
+        way that meets a statement of whoever has the connection then.
+        """
+        if not isinstance(exc, Exception):
+            self._connection.pgconn.finish()
 
     async def _collect(self, pending: deque[Pending]) -> None:
         call, cursor = pending.popleft()

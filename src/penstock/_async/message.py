@@ -54,6 +54,11 @@ class AsyncLease:
         self.until = extended.leased_until
         self.deadline = sent_at + extended.lease_seconds
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is settled for good; in a transaction that has ended it may be, or not at all."""
+        return self.is_settled and self.settled_by is None
+
     def lose(self) -> None:
         """Somebody else may have it now: whoever works on it should stop. Not so if it is settled."""
         if self.is_settled or self.is_settling:
@@ -173,8 +178,6 @@ class AsyncMessage(Generic[T_co]):
         self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         lease = self._lease
-        if lease.in_block is not None:
-            lease.in_block(self, False)
         block, lease.block = lease.block, None
         if block is not None and block.end(exc):
             exc = LeaseLost(f"the lease on {self!r} could not be kept: the block was cancelled")
@@ -190,6 +193,10 @@ class AsyncMessage(Generic[T_co]):
                 raise
             logger.warning("%r could not be settled: %s", self, failure)
             return False
+        finally:
+            # Not before: to settle it may take longer than a lease, where many wait for a connection.
+            if lease.in_block is not None:
+                lease.in_block(self, False)
         return (exc is None or isinstance(exc, Exception)) and self._was_handled(exc)
 
     async def _settle(self, exc: BaseException | None) -> None:

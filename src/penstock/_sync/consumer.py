@@ -26,7 +26,7 @@ from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
 
-from .message import Message
+from .message import Lease, Message
 
 if TYPE_CHECKING:
     from .host import Host
@@ -217,9 +217,16 @@ class Consumer(Generic[T_co]):
     def _keep_in(self) -> float:
         """In how many seconds a lease has to be extended."""
         at = now()
-        leases = [message._lease for message in tuple(self._kept) if not message._lease.is_settled]
-        due = min((lease.deadline - KEEP_BELOW * lease.seconds for lease in leases), default=math.inf)
+        due = min((self._due_at(message._lease, at) for message in tuple(self._kept)), default=math.inf)
         return max(due, self._keep_not_before) - at
+
+    def _due_at(self, lease: Lease, at: float) -> float:
+        """When a lease has to be extended."""
+        if lease.is_over:
+            return math.inf
+        due = lease.deadline - KEEP_BELOW * lease.seconds
+        # In a transaction that is still open it is locked, and needs no lease unless that is rolled back.
+        return max(due, at + RETRY_SECONDS) if _is_locked(lease) else due
 
     def _extend_leases(self) -> None:
         """Extend what is due, and give up what could not be."""
@@ -227,9 +234,9 @@ class Consumer(Generic[T_co]):
         due = [
             message
             for message in tuple(self._kept)
-            # What is settled in a transaction that is still open is locked, and needs no lease any more.
             if message._lease.deadline - at <= KEEP_BELOW * message._lease.seconds
-            and not message._lease.is_settled
+            and not message._lease.is_over
+            and not _is_locked(message._lease)
         ]
         for token, messages in _by_token(due).items():
             try:
@@ -267,6 +274,11 @@ class Consumer(Generic[T_co]):
             message._lease.lose()
             if message._lease.is_lost:
                 logger.warning("%r: its lease could not be kept", message)
+
+
+def _is_locked(lease: Lease) -> bool:
+    """Whether it is settled in a transaction that is open."""
+    return lease.is_settled and lease.settled_by is not None and lease.settled_by._in_transaction()
 
 
 def _by_token(messages: list[Message[T_co]]) -> dict[str, list[Message[T_co]]]:

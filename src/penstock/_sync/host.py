@@ -97,13 +97,14 @@ class Host:
 
     def listen(self, queue_name: str, flag: Flag) -> str | None:
         """Set the flag when there is something in the queue; the channel, if that is known already."""
-        if queue_name not in self._channels:
+        # Another thread may clear these meanwhile.
+        channel = self._channels.get(queue_name)
+        if channel is None:
             try:
                 timed = self.attempt(calls.channel(queue_name))
             except (ConnectionLost, DatabaseUnavailable):
                 return None
-            self._channels[queue_name] = timed.result
-        channel = self._channels[queue_name]
+            self._channels[queue_name] = channel = timed.result
         self._listener.subscribe(channel, flag)
         return channel
 

@@ -80,11 +80,13 @@ def _extended(found: Sequence[Row]) -> list[Extended]:
 def consume_messages_batch(
     queue_name: str, token: str | None, visibility_timeout: Duration | None, batch_size: int
 ) -> Call[list[Claimed]]:
-    # Called again after a lost connection it claims others: those that were claimed before come back.
+    # Called again after a lost connection it claims others: those that were claimed before come back. Not if
+    # they have a token that somebody knows, who may keep what he has never seen by a pulse.
     return call(
         "consume_messages_batch",
         _claimed,
         CLAIMED,
+        Repeat.SAFE if token is None else Repeat.NEVER,
         queue_name=queue_name,
         consumer_token=token,
         vt_seconds=seconds("visibility_timeout", visibility_timeout),
