@@ -60,7 +60,11 @@ class Consuming(Carrier):
         token: str | None = None,
         model: Any = None,
     ) -> list[Message[Any]]:
-        """Claim up to batch_size messages that are there now; none is no error."""
+        """Claim up to batch_size messages that are there now; none is no error.
+
+        With a token of your own a connection that is lost meanwhile is a ConnectionLost: go on with another
+        one, as a pulse() would keep what this one may have claimed.
+        """
         codec = self._codec_for(model)
         claim = calls.consume_messages_batch(queue_name, token, visibility_timeout, batch_size)
         timed = self._run_timed(claim)
