@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from .failures import FAILED, as_failure
-from .output import STDOUT, give_up
+from .output import STDOUT, give_up, give_up_if_stuck
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -87,6 +87,8 @@ class LazyGroup(click.Group):
             failure = as_failure(exc)
             if failure is None:
                 raise
+            if isinstance(exc, KeyboardInterrupt):
+                give_up_if_stuck(STDOUT)
         raise failure
 
     def resolve_command(

@@ -7,9 +7,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
+import select
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -26,6 +28,7 @@ __all__ = [
     "count",
     "facts",
     "give_up",
+    "give_up_if_stuck",
     "is_terminal",
     "moment",
     "printable",
@@ -110,6 +113,13 @@ class Output:
 def give_up(descriptor: int) -> None:
     """Write nothing more there: what is left in a buffer would fail once more when Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+
+
+def give_up_if_stuck(descriptor: int) -> None:
+    """Write nothing more there if nobody reads it: Python would wait for that when it ends."""
+    with suppress(OSError, ValueError):
+        if not select.select([], [descriptor], [], 0)[1]:
+            give_up(descriptor)
 
 
 def is_terminal(name: Literal["stdin", "stdout", "stderr"] = "stdout") -> bool:
