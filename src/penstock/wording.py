@@ -1,12 +1,13 @@
-"""How lengths of time and counts read to a person."""
+"""How lengths of time, counts and signals read to a person."""
 
 from __future__ import annotations
 
 import math
+import signal
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-__all__ = ["age", "ago", "count"]
+__all__ = ["age", "ago", "count", "signal_name"]
 
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -33,3 +34,11 @@ def ago(at: datetime, now: datetime) -> str:
 def count(number: int, thing: str, things: str | None = None) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def signal_name(number: int) -> str:
+    """SIGTERM; those for real time have no names."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

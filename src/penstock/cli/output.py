@@ -21,6 +21,8 @@ from penstock import wording
 from penstock.wording import ago, count
 
 __all__ = [
+    "STDERR",
+    "STDOUT",
     "Output",
     "age",
     "ago",

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import LeaseLost, PenstockError
+from penstock.wording import signal_name
 
 from .failures import FAILED, INTERRUPTED, NOTHING_THERE, Failure
 from .interrupts import SIGNALS
-from .output import Output, age, as_json, count, printable
+from .output import STDERR, STDOUT, Output, age, as_json, count, printable
 from .printing import plain
 from .relaying import Relay
 
@@ -37,7 +38,6 @@ NOT_RUN = (126, 127)
 READ_BYTES = 65536
 # A pipe holds no more than so many of these.
 MOST_READS = 16
-STDOUT, STDERR = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Runner:
             await tail.close()
         if code == 0:
             return End(0)
-        name = f"exit code {code}" if code > 0 else f"killed by {_signal_name(-code)}"
+        name = f"exit code {code}" if code > 0 else f"killed by {signal_name(-code)}"
         # Most likely a typing error, which should not use up the attempts of every message.
         return End(code, tail.after(name), not_run=code in NOT_RUN and not self._done)
 
@@ -335,13 +335,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         # Also where the shell is gone: what it started may have chosen to stay.
         _signal_group(process, signal.SIGKILL)
     await process.wait()
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _signal_group(process: asyncio.subprocess.Process, number: int) -> None:

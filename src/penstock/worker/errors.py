@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 from penstock.errors import PenstockError
+from penstock.wording import signal_name
 
 __all__ = ["AttemptTimeout", "ProcessDied", "RemoteError"]
 
@@ -54,9 +55,5 @@ def _in_words(exitcode: int | None) -> str:
         return "closed its end of the line and did not end"
     if exitcode >= 0:
         return f"ended with exit code {exitcode}"
-    try:
-        name = signal.Signals(-exitcode).name
-    except ValueError:
-        name = f"signal {-exitcode}"
     why = ": out of memory, perhaps" if exitcode == -signal.SIGKILL else ""
-    return f"was killed by {name}{why}"
+    return f"was killed by {signal_name(-exitcode)}{why}"

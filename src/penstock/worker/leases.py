@@ -89,7 +89,7 @@ class Leases:
         for token in tuple(by_token):
             runs = by_token[token]
             if token in self._doubtful:
-                held_here = [run for run in runs if not (run.is_settled or run.is_settling)]
+                held_here = [run for run in runs if not run.settles_itself]
                 # As much as has gone by since the last time, and a little.
                 await self._check(held_here, math.ceil(sent_at - self._pulsed_at) + 1)
                 continue
@@ -116,7 +116,7 @@ class Leases:
                 )
                 held = {extended.message_id for extended in found or ()}
                 for run in part:
-                    if run.message_id not in held and not (run.is_settled or run.is_settling):
+                    if run.message_id not in held and not run.settles_itself:
                         run.interrupt("lost")
 
     async def _attempt(self, call: Call[T]) -> T | None:

@@ -84,7 +84,12 @@ class Run:
     @property
     def is_held(self) -> bool:
         """Whether it needs its lease."""
-        return not (self.is_over or self.is_settled or self.is_settling)
+        return not (self.is_over or self.settles_itself)
+
+    @property
+    def settles_itself(self) -> bool:
+        """Whether its handler has ended it, or is about to."""
+        return self.is_settled or self.is_settling
 
     def interrupt(self, why: Interruption) -> None:
         """End it: a coroutine is cancelled, a thread is told. What has not begun will not."""
