@@ -106,6 +106,8 @@ def proxied(tcp_dsn: str, proxy: Proxy) -> str:
 @pytest.fixture
 def queue(sql18: Sql) -> str:
     """A queue in the test's database, subscribed to the topic of the same name."""
+    # The database is that of all: sessions of the test before may not have come to their end.
+    terminate(sql18)
     create_queue(sql18)
     return QUEUE
 
