@@ -7,7 +7,7 @@ import psycopg
 # No reader starts above a living message, and no rank or floor is above the ids: a fresh id is a safe rank.
 FLOORS = """
 with newest as (
-    select distinct on (queue_id) queue_id, ranks, place_ranks, waiting_rank
+    select distinct on (queue_id) queue_id, ranks, place_ranks, waiting_rank, check_rank
     from penstock.floors order by queue_id, tick desc
 ), top as (
     select case when is_called then last_value else 0 end as id from penstock.message_ids
@@ -24,12 +24,18 @@ union all
 select 'below the floor: ' || to_jsonb(p)::text || ' floor ' || f.place_ranks::text
 from penstock.places p join newest f using (queue_id) where p.kind < 10 and p.rank < f.place_ranks[p.kind + 1]
 union all
+select 'below the floor: ' || to_jsonb(c)::text || ' floor ' || f.check_rank::text
+from penstock.line_checks c join newest f using (queue_id) where c.rank < f.check_rank
+union all
 select 'rank above the ids: ' || r.rank || ' last id ' || top.id
-from (select rank from penstock.waiting union all select rank from penstock.places) r, top
+from (
+    select rank from penstock.waiting union all select rank from penstock.places
+    union all select rank from penstock.line_checks
+) r, top
 where r.rank > top.id
 union all
 select 'floor above the ids: ' || f.place_ranks::text || f.waiting_rank || ' last id ' || top.id
-from newest f, top where top.id < any (f.place_ranks || f.waiting_rank)
+from newest f, top where top.id < any (f.place_ranks || f.waiting_rank || f.check_rank)
 union all
 select 'floor above the ids: ' || f.ranks::text || ' last id ' || top.id
 from newest f, top where top.id < any (f.ranks)
@@ -55,6 +61,7 @@ with unfinished as (
     union all select 'floor', queue_id from penstock.floors
     union all select 'place', queue_id from penstock.places
     union all select 'tenant', queue_id from penstock.tenants
+    union all select 'check', queue_id from penstock.line_checks
 )
 select 'in several states: ' || queue_id || '/' || id || ' ' || string_agg(state, ', ')
 from messages group by queue_id, id having count(*) > 1
@@ -130,11 +137,28 @@ where p.kind = 4 and not exists (
 )
 """
 
+# A message that waits although its tenant has a free seat is in the care of a check: consume and maintain() look at it.
+LINES = """
+with waiting as (
+    select queue_id, tenant, min(id) as id from penstock.waiting group by queue_id, tenant
+)
+select 'waits, and no session will look at it: ' || to_jsonb(w)::text
+from waiting w
+join penstock.queues q on q.id = w.queue_id
+left join penstock.tenants t on (t.queue_id, t.tenant) = (w.queue_id, w.tenant)
+where (
+        t.seats is distinct from q.tenant_max_active
+        or q.tenant_max_active is null
+        or exists (select from penstock.places p where (p.queue_id, p.kind, p.tenant) = (w.queue_id, 4, w.tenant))
+    )
+    and not exists (select from penstock.line_checks c where (c.queue_id, c.tenant) = (w.queue_id, w.tenant))
+"""
+
 
 def broken_floors(connection: psycopg.Connection[Any]) -> list[str]:
     return [row[0] for row in connection.execute(FLOORS)]
 
 
 def broken(connection: psycopg.Connection[Any]) -> list[str]:
-    more = [row[0] for query in (CONSERVATION, PLACES) for row in connection.execute(query)]
+    more = [row[0] for query in (CONSERVATION, PLACES, LINES) for row in connection.execute(query)]
     return broken_floors(connection) + more

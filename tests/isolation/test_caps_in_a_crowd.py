@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg.errors import SerializationFailure
 
 from tests.conftest import Connect
@@ -312,3 +313,57 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
         "select tenant, count(*) from penstock.places where kind = 4 group by tenant"
     ).fetchall()
     assert {number for _, number in free} == {2}
+
+
+@pytest.mark.parametrize("maintained", [True, False])
+def test_hundreds_of_tenants_and_none_is_left_behind(connect18: Connect, maintained: bool) -> None:
+    """Publishers and settlers miss each other all the time; no tenant depends on another publish to get on."""
+    owner = connect18()
+    owner.execute("select penstock.create_queue('q', tenant_max_active => 1, max_delivery_attempts => 0)")
+    crowd = Crowd(connect18)
+    publishing = threading.Event()
+    publishing.set()
+    names = [f"tenant {n}" for n in range(300)]
+
+    def publish(isolation: str) -> Job:
+        def job(connection: Connection) -> None:
+            while publishing.is_set() and crowd.running.is_set():
+                connection.execute(f"begin isolation level {isolation}")
+                try:
+                    number = random.choice([1, 10, 100])
+                    ids = send(connection, "q", number, tenants=random.sample(names, number))
+                    linger(connection)
+                    connection.execute(committed := random.choice(["commit"] * 4 + ["rollback"]))
+                except SerializationFailure:
+                    connection.execute("rollback")
+                    continue
+                if committed == "commit":
+                    with crowd.guard:
+                        crowd.sent.update(("q", message) for message in ids)
+
+        return job
+
+    def maintain(connection: Connection) -> None:
+        while crowd.running.is_set():
+            connection.execute("select * from penstock.maintain()")
+            linger(connection, 0.1)
+
+    def look(connection: Connection) -> list[str]:
+        rows = connection.execute(SEATED).fetchall()
+        return [f"{number} of {tenant!r}" for tenant, number in rows if number > 1]
+
+    with crowd:
+        crowd.watch(look)
+        publishers = crowd.start(*map(publish, ["read committed", "read committed", "repeatable read"]))
+        crowd.start(*[crowd.consume(["q"])] * 4, *[maintain] * maintained)
+        crowd.go_on(SECONDS, lambda: len(crowd.acked) > 100)
+        publishing.clear()
+        for thread in publishers:
+            thread.join()
+        crowd.drain(owner)
+    crowd.verdict()
+    assert max(crowd.acked.values()) == 1
+    assert owner.execute("select count(*) from penstock.waiting").fetchall() == [(0,)]
+    for _ in range(50):
+        owner.execute("select penstock.maintain()")
+    assert owner.execute("select count(*) from penstock.line_checks").fetchall() == [(0,)]

@@ -1,5 +1,6 @@
 """Maintenance, from however many processes, beside everybody else."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -231,3 +232,52 @@ def test_purge_dlq_x_requeue(spec: Spec) -> None:
     assert b.start("purge_dlq", "q").passes() == [(0,)]
     a.commit()
     assert spec.states("q") == {message: "ready"}
+
+
+# what was locked while its time came
+
+
+@pytest.mark.parametrize("by", ["maintain", "consume"])
+def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_sweep(spec18: Spec, by: str) -> None:
+    """A settle is left open past the lease and rolls back. The sweeps meanwhile go on to later times."""
+    a, b = spec18.sessions(2)
+    spec18.movable_clock()
+    a.value("create_queue", "q", max_delivery_attempts=0)
+    (sent,) = a.send("q")
+    (held,) = a.claim("q", vt_seconds=5)
+    a.maintain()
+    b.begin()
+    b.ack("q", held)
+    for offset in ("6 s", "8 s", "9 s"):
+        a.move_clock(offset)
+        # Other leases run out: the sweep moves on.
+        (other,) = a.send("q")
+        assert [c.id for c in a.claim("q", vt_seconds=0)] == [other]
+        assert ("leases taken back", "q", 1) in a.maintain()
+        (again,) = a.claim("q")
+        a.ack("q", again)
+    b.rollback()
+    # Everything is looked through five seconds after the last time at the earliest: not yet.
+    a.move_clock("10 s")
+    if by == "maintain":
+        assert ("leases taken back", "q", 1) in a.start("maintain").rows()
+    assert [(c.id, c.attempt) for c in a.claim("q")] == [(sent, 2)]
+
+
+def test_a_message_that_became_due_while_its_row_was_locked_is_found_by_the_next_sweep(spec18: Spec) -> None:
+    a, b = spec18.sessions(2)
+    spec18.movable_clock()
+    a.value("create_queue", "q")
+    ((now,),) = spec18.look("select clock_timestamp()")
+    due = [a.send("q", deliver_after=now + timedelta(seconds=s))[0] for s in (5, 7, 8.5)]
+    a.maintain()
+    b.begin()
+    assert b.value("cancel_message", "q", due[0]) is True
+    for offset, message in (("7.5 s", due[1]), ("9 s", due[2])):
+        a.move_clock(offset)
+        a.maintain()
+        assert [c.id for c in a.claim("q")] == [message]
+    b.rollback()
+    a.move_clock("10 s")
+    assert ("promoted", "q", 1) in a.start("maintain").rows()
+    assert [c.id for c in a.claim("q")] == [due[0]]

@@ -85,7 +85,7 @@ class Base(RuleBasedStateMachine):
         queue_id = self.engine.create_queue(name, TOPICS[name], chosen)
         fair = chosen.tenant_max_active is not None
         queue = Queue(queue_id, name, TOPICS[name], replace(chosen, max_active=None), fair)
-        queue.alter(chosen, self.model.now)
+        queue.alter(chosen)
         self.model.queues[name] = queue
 
     def _pick(self, messages: list[Message], pick: int) -> int:

@@ -136,6 +136,7 @@ def take_places(model: Model, snapshot: Snapshot) -> None:
 def check_seats(model: Model, snapshot: Snapshot) -> None:
     for queue in model.queues.values():
         seats = snapshot.seats[queue.name]
+        queue.lines = {tenant or None for tenant in seats}
         if queue.cap is None:
             assert seats == {}, f"queue {queue.name} has seats without a cap"
             continue

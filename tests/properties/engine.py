@@ -67,7 +67,7 @@ select
         select s.queue_id from (
             select queue_id from penstock.ready union all select queue_id from penstock.scheduled
             union all select queue_id from penstock.waiting union all select queue_id from penstock.places
-            union all select queue_id from penstock.tenants
+            union all select queue_id from penstock.tenants union all select queue_id from penstock.line_checks
             union all select queue_id from penstock.active union all select queue_id from penstock.dead
             union all select queue_id from penstock.done union all select queue_id from penstock.dedup
             union all select queue_id from penstock.payload_references
@@ -77,7 +77,7 @@ select
     (select case when is_called then last_value else 0 end from penstock.message_ids) as last_id,
     (
         select jsonb_object_agg(q.name, (
-            select f.ranks || f.waiting_rank || f.place_ranks
+            select f.ranks || f.waiting_rank || f.place_ranks || f.check_rank
             from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1
         )) from penstock.queues q
     ) as floors,
@@ -85,8 +85,22 @@ select
         select jsonb_object_agg(q.name, array(
             select case k
                 when -1 then (select min(w.rank) from penstock.waiting w where w.queue_id = q.id)
+                -- Checks of full lines are dropped before the floor is raised.
+                when 5 then (
+                    select min(c.rank) from penstock.line_checks c
+                    where c.queue_id = q.id and not (
+                        c.seen_full
+                        and exists (
+                            select from penstock.tenants t
+                            where (t.queue_id, t.tenant, t.seats) = (q.id, c.tenant, q.tenant_max_active)
+                        )
+                        and not exists (
+                            select from penstock.places p where (p.queue_id, p.kind, p.tenant) = (q.id, 4, c.tenant)
+                        )
+                    )
+                )
                 else (select min(p.rank) from penstock.places p where p.queue_id = q.id and p.kind = k)
-            end from generate_series(-1, 4) k order by k
+            end from generate_series(-1, 5) k order by k
         )) from penstock.queues q
     ) as heads_aside,
     (select jsonb_object_agg(q.name, q.quotas) from penstock.queues q) as quotas,

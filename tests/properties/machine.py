@@ -167,7 +167,7 @@ class QueueMachine(Consuming):
         match verb:
             case "alter":
                 self.engine.alter_queue(name, chosen)
-                queue.alter(chosen, self.model.now)
+                queue.alter(chosen)
             case "pause" | "resume":
                 self.engine.one(f"select penstock.{verb}_queue(%s)", [name])
                 queue.paused = verb == "pause"
@@ -194,7 +194,7 @@ class QueueMachine(Consuming):
             queue.settings, max_active=most, min_active=minimum, priority_shares=parts, tenant_max_active=cap
         )
         self.engine.alter_queue(queue.name, chosen)
-        queue.alter(chosen, self.model.now)
+        queue.alter(chosen)
 
     @rule(
         name=queue_names,
@@ -205,6 +205,7 @@ class QueueMachine(Consuming):
     def crowd(self, name: str, most: int, parts: list[tuple[int, ...]], cap: int | None) -> None:
         """Caps that come, and shares that change, while more is active than they allow."""
         self.alter_caps(name, None, 0, SHARES, None)
+        self.same()
         self.put_mixed(("send", name), list(CROWD), None)
         self.same()
         self.consume_all(name)

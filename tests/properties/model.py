@@ -150,9 +150,12 @@ class Model:
             return []
         if queue.settings.max_active is not None:
             batch_size = min(batch_size, max(1, queue.settings.max_active // 2))
-        lines = [[m for m in queue.line(p) if not m.over(self.now)] for p in PRIORITIES]
-        shares = share_out(queue, batch_size, [len(line) for line in lines])
-        claimed = [m for line, n in zip(lines, shares, strict=True) for m in line[:n]]
+        if queue.cap is not None and queue.look_at_new_lines(batch_size, self.now):
+            claimed = self._choose(queue, batch_size, ids)
+        else:
+            lines = [[m for m in queue.line(p) if not m.over(self.now)] for p in PRIORITIES]
+            shares = share_out(queue, batch_size, [len(line) for line in lines])
+            claimed = [m for line, n in zip(lines, shares, strict=True) for m in line[:n]]
         for message in claimed:
             self._lease(queue, message, token, vt_seconds)
         missing = batch_size - len(claimed)
@@ -164,15 +167,27 @@ class Model:
         queue.take_back(self.now, [m.id for m in claimed])
         queue.promote(self.now, outside.in_line)
         queue.admit(self.now)
+        queue.unseen = []
         known = [
             queue.messages[message_id] for message_id in ids[len(claimed) :] if message_id in queue.messages
         ]
         check_choice(queue, known, missing, self.now)
-        queue.passed = [replace(m, state="passed") for m in known]
+        queue.passed += [replace(m, state="passed") for m in known]
         for message in known:
             self._lease(queue, message, token, vt_seconds)
         queue.entries = [e for e in queue.entries if e.message.state == "ready"]
         return claimed + known
+
+    def _choose(self, queue: Queue, most: int, ids: Sequence[int]) -> list[Message]:
+        """What a first look claims where messages have just come in: the engine knows their ranks."""
+        waiting = [
+            len([m for m in queue.state("ready") if m.priority == p and not m.over(self.now)])
+            for p in PRIORITIES
+        ]
+        chosen = [queue.messages[message_id] for message_id in ids[: sum(share_out(queue, most, waiting))]]
+        check_choice(queue, chosen, most, self.now)
+        queue.passed = [replace(m, state="passed", rank=None) for m in chosen]
+        return chosen
 
     def _lease(self, queue: Queue, message: Message, token: str | None, vt_seconds: int | None) -> None:
         message.attempts += 1
@@ -303,6 +318,7 @@ class Model:
         queue.hand_on(self.now)
         if "active" in states:
             queue.seats_aside = Counter()
+            queue.unseen = []
         return len(purged)
 
     def maintain(self, outside: dict[str, Outside]) -> Counter[tuple[str, str]]:
@@ -316,6 +332,7 @@ class Model:
             did["promoted", name] = queue.promote(self.now, outside[name].in_line)
             queue.take_returns(self.now)
             did["admitted", name] = queue.admit(self.now)
+            queue.unseen = []
         return +did
 
     def kept_for_long_enough(self, queue: Queue, message: Message) -> bool:

@@ -24,10 +24,10 @@ class Queue:
     settings: Settings
     fair: bool
     """Whether it has seen tenants, or has a cap for each of them."""
-    floors: tuple[int, ...] = (0,) * 10
-    """Of the priorities, of what waits aside, of the places of each priority, of the seats."""
-    heads_aside: tuple[int | None, ...] = (None,) * 6
-    """The first rank of what waits aside, of the places of each priority, and of the seats: the engine's."""
+    floors: tuple[int, ...] = (0,) * 11
+    """Of the priorities, of what waits aside, of the places of each priority, of the seats, of the checks."""
+    heads_aside: tuple[int | None, ...] = (None,) * 7
+    """The first rank of what waits aside, of the places of each priority, the seats and checks: the engine's."""
     paused: bool = False
     places: Places = field(default_factory=Places)
     messages: dict[int, Message] = field(default_factory=dict)
@@ -43,6 +43,10 @@ class Queue:
     seats_aside: Counter[str | None] = field(default_factory=Counter)
     """Seats that were given back under a snapshot: free when somebody looks who can see all."""
     turns: int = 0
+    lines: set[str | None] = field(default_factory=set)
+    """Tenants that have seats of their own, free or held, after the last step: only consume and maintain() give those."""
+    unseen: list[str | None] = field(default_factory=list)
+    """Lines in which a message came to wait, and nobody has looked whether it may come in."""
 
     def state(self, *states: str) -> list[Message]:
         """The messages in a state, by id."""
@@ -140,6 +144,15 @@ class Queue:
             for t in tenants
         )
 
+    def look_at_new_lines(self, most: int, at: datetime) -> int:
+        """What every consume does: so many of the checks that no session has looked at."""
+        chosen, self.unseen = self.unseen[:most], self.unseen[most:]
+        return sum(self.bring_in(tenant, self.free_seats(tenant), at) for tenant in set(chosen))
+
+    def leave_checks(self, tenants: Iterable[str | None], *, unseen: bool = False) -> None:
+        new = {tenant for tenant in tenants if unseen or tenant not in self.lines}
+        self.unseen += sorted(new, key=lambda tenant: tenant or "")
+
     def wait(self, message: Message, *, back: bool) -> None:
         self.turns += 1
         message.state, message.rank, message.turn = "waiting", None, (not back, self.turns)
@@ -170,7 +183,7 @@ class Queue:
 
     def seat(self, messages: Sequence[Message], at: datetime) -> None:
         """As far as there are seats; what waits of a tenant goes in first."""
-        for tenant in {m.tenant for m in messages}:
+        for tenant in {m.tenant for m in messages} & self.lines:
             own = [m for m in messages if m.tenant == tenant]
             n = min(len(own), self.free_seats(tenant))
             for message in own[: max(0, n - self.bring_in(tenant, n, at))]:
@@ -178,15 +191,19 @@ class Queue:
 
     def enter(self, messages: Iterable[Message], kind: str) -> None:
         """Into ready, those that have a seat where one is needed; else aside."""
+        lined_up = set()
         for message in messages:
             if kind in UNDER_SNAPSHOT and self.fair:
                 self.wait(message, back=kind == "anywhere")
+                lined_up.add(message.tenant)
             elif self.cap is None or message.seated:
                 message.seated = self.cap is not None
                 self._to_ready(message, kind)
                 self.leave(message)
             else:
                 self.wait(message, back=kind == "back")
+                lined_up.add(message.tenant)
+        self.leave_checks(lined_up, unseen=kind in UNDER_SNAPSHOT)
 
     def give_back(
         self,
@@ -257,7 +274,7 @@ class Queue:
 
     # settings and floors
 
-    def alter(self, settings: Settings, at: datetime) -> None:
+    def alter(self, settings: Settings) -> None:
         """What is active when a cap comes holds a place and a seat; what is ready waits for its turn."""
         before = self.quotas, self.cap
         self.settings = settings
@@ -279,7 +296,8 @@ class Queue:
             for message in sorted(self.state("ready"), key=lambda m: (m.rank, m.id)):
                 message.seated = False
                 self.wait(message, back=message.attempts > 0)
-            self.admit(at)
+        if self.cap != before[1]:
+            self.leave_checks((m.tenant for m in self.state("waiting")), unseen=True)
 
     def heads(self) -> tuple[int | None, ...]:
         """The first rank of each priority, of what waits aside, of the places and seats."""

@@ -88,6 +88,13 @@ def alter(engine: Engine, **settings: Any) -> None:
     engine.value("alter_queue", "q", **settings)
 
 
+def let_in(engine: Engine) -> None:
+    """Works off the checks of lines, as a consume and maintain() do, and nothing else."""
+    engine.query(
+        "select penstock._check_lines(q.id, seen_full, 10000) from penstock.queues q, (values (false), (true)) s(seen_full)"
+    )
+
+
 def acme(engine: Engine, *payloads: Any, **options: Any) -> list[int]:
     """Sends messages of the tenant acme."""
     return engine.send_many("q", list(payloads), tenant="acme", **options)

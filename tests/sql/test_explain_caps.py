@@ -10,6 +10,7 @@ import pytest
 from ..conftest import Connect
 from .conftest import Clock
 from .engine import Engine, Row
+from .occupancy import let_in
 from .test_explain import shown
 
 
@@ -245,6 +246,7 @@ def test_held_back_and_paused(engine: Engine) -> None:
 def test_waiting_for_a_place_of_its_tenant(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     ids = engine.send_many("q", [1] * 5, tenant="acme")
+    let_in(engine)
     engine.send_many("q", [1] * 5, tenant="other")
     text = 'waiting: tenant "acme" has 2 of tenant_max_active 2 ready or active; '
     expected = ["next in line of its tenant", "behind 1 other of its tenant", "behind 2 others of its tenant"]
@@ -259,6 +261,7 @@ def test_waiting_for_a_place_of_its_tenant(engine: Engine) -> None:
 def test_waiting_without_a_tenant(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     engine.send("q")
+    let_in(engine)
     assert engine.explain("q", engine.send("q")) == (
         "waiting: what belongs to no tenant has 1 of tenant_max_active 1 ready or active;"
         " next in line of its tenant"
@@ -268,6 +271,7 @@ def test_waiting_without_a_tenant(engine: Engine) -> None:
 def test_the_line_of_a_tenant_begins_with_the_most_urgent_and_those_that_came_back(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1, retry_delays=[0])
     engine.send("q", tenant="acme")
+    let_in(engine)
     ids = engine.send_many("q", [1] * 4, tenant="acme", priorities=[2, 2, 0, 3])
     with engine.connection.transaction():
         message = engine.take("q", vt_seconds=86400)
@@ -293,6 +297,7 @@ def test_the_line_of_a_tenant_begins_with_the_most_urgent_and_those_that_came_ba
 def test_far_back_in_the_line_of_a_tenant(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     ids = engine.send_many("q", [1] * 10002, tenant="acme")
+    let_in(engine)
     assert engine.explain("q", ids[-1]).endswith("; behind 10000 others or more of its tenant")
     assert engine.explain("q", ids[-2]).endswith("; behind 9999 others of its tenant")
 
@@ -318,6 +323,7 @@ def test_a_cap_of_tenants_that_was_lowered(engine: Engine) -> None:
 def test_a_cap_of_tenants_that_was_raised(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     ids = engine.send_many("q", [1] * 4, tenant="acme")
+    let_in(engine)
     engine.value("alter_queue", "q", tenant_max_active=3)
     comes = (
         'waiting: tenant "acme" has 1 of tenant_max_active 3 ready or active:'
@@ -332,6 +338,7 @@ def test_a_cap_of_tenants_that_was_raised(engine: Engine) -> None:
 def test_a_cap_of_tenants_that_was_taken_away(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     ids = engine.send_many("q", [1, 2], tenant="acme")
+    let_in(engine)
     engine.value("alter_queue", "q", tenant_max_active=0)
     text = engine.explain("q", ids[1])
     assert text.startswith("waiting: ")
@@ -357,6 +364,7 @@ def test_published_under_an_old_snapshot_while_there_are_places(
 ) -> None:
     engine.queue("q", tenant_max_active=2)
     engine.send("q", tenant="acme")
+    let_in(engine)
     with sql.transaction():
         sql.execute("set transaction isolation level repeatable read")
         own, new = engine.send("q", tenant="acme"), engine.send("q", tenant="new")
@@ -372,6 +380,7 @@ def test_published_under_an_old_snapshot_while_there_are_places(
 def test_waiting_and_paused(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     ids = engine.send_many("q", [1, 2], tenant="acme")
+    let_in(engine)
     engine.value("pause_queue", "q")
     since = shown(engine, engine.settings("q").paused_at)
     assert engine.explain("q", ids[1]).endswith(

@@ -11,6 +11,7 @@ import pytest
 from .bad_input import Bad, expect
 from .conftest import ACTIVE, DEAD, DONE, READY, SCHEDULED, Clock
 from .engine import Engine, Row
+from .occupancy import let_in
 
 ALL = {ACTIVE: "active", DEAD: "dead", DONE: "done", SCHEDULED: "scheduled", READY: "ready"}
 
@@ -72,6 +73,7 @@ def waits(engine: Engine, **options: Any) -> int:
     """A message that waits for the place of its tenant that another one has."""
     engine.queue("q", tenant_max_active=1)
     engine.send("q", tenant="acme")
+    let_in(engine)
     return engine.send("q", tenant="acme", **options)
 
 
@@ -157,6 +159,7 @@ def populate(engine: Engine) -> set[tuple[str, int]]:
     ids += engine.send_many("q", list(range(8)), deliver_after="2999-01-01")
     # Of each tenant some have to wait from now on.
     engine.value("alter_queue", "q", tenant_max_active=4)
+    let_in(engine)
     states = engine.query(
         "select 'ready', id from penstock.ready union all select 'scheduled', id from penstock.scheduled"
         " union all select 'active', id from penstock.active union all select 'dead', id from penstock.dead"
@@ -205,6 +208,7 @@ def test_pages_go_on_where_rows_went_away(engine: Engine) -> None:
 def test_pages_of_what_waits_go_on_where_rows_went_away(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     ids = engine.send_many("q", list(range(10)), tenant="acme")
+    let_in(engine)
     page = engine.rows("list_messages", "q", "waiting", page_size=4)
     assert [row.message_id for row in page] == ids[1:5]
     for _ in range(6):

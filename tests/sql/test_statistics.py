@@ -12,6 +12,7 @@ from ..conftest import Connect
 from .bad_input import Bad, expect
 from .conftest import Clock
 from .engine import Engine, Row
+from .occupancy import let_in
 
 
 def by_priority(engine: Engine, queue: str) -> list[Row]:
@@ -45,6 +46,7 @@ def backlog(engine: Engine, queue: str, counts: dict[str | None, int], **options
 def test_what_waits_is_pending(engine: Engine, clock: Clock) -> None:
     engine.queue("q", tenant_max_active=2)
     backlog(engine, "q", {"acme": 5, None: 3})
+    let_in(engine)
     engine.send("q", tenant="acme", deliver_after=engine.now() + timedelta(hours=1))
     clock.advance(50)
     row = engine.statistics("q")
@@ -275,6 +277,7 @@ def test_of_many_that_wait_those_with_the_most_are_found(engine: Engine) -> None
     # Among the others, as they come in.
     for _ in range(10):
         engine.send_many("q", [1] * 500, tenants=["~large", "~large", "~large", "~middle", None] * 100)
+    let_in(engine)
     rows = by_tenant(engine, "q", top=3)
     assert next(iter(rows)) == "~large"
     assert rows["~large"].waiting_count == pytest.approx(2999, rel=0.2)

@@ -13,7 +13,7 @@ from ..conftest import Connect
 from ..isolation.invariants import broken
 from .conftest import Clock
 from .engine import Engine, Row
-from .occupancy import acme, alter, at_level, free_seats, standing, take_all
+from .occupancy import acme, alter, at_level, free_seats, let_in, standing, take_all
 
 Settle = Callable[[Engine, Row], None]
 
@@ -58,6 +58,7 @@ def test_so_many_of_a_tenant_are_ready_and_the_others_wait(
         engine.send_many("q", list(range(8)), tenant=tenant)
     else:
         engine.send_many("q", list(range(8)), tenants=[tenant] * 8)
+    let_in(engine)
     assert standing(engine) == {"ready": list(range(cap)), "waiting": list(range(cap, 8))}
     assert [m.payload for m in take_all(engine)] == list(range(cap))
     assert standing(engine) == {"active": list(range(cap)), "waiting": list(range(cap, 8))}
@@ -109,6 +110,7 @@ def test_one_batch_with_many_tenants(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     tenants = [f"t{n % 40}" for n in range(200)]
     engine.send_many("q", list(range(200)), tenants=tenants)
+    let_in(engine)
     assert (engine.count("ready"), engine.count("waiting")) == (80, 120)
     got: list[int] = []
     while held := engine.take_many("q", 17):
@@ -127,6 +129,7 @@ def test_one_batch_with_many_tenants(engine: Engine) -> None:
 def test_the_most_urgent_come_in_first_then_the_oldest(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     acme(engine, "first")
+    let_in(engine)
     for payload, priority in (("c", 2), ("d", 3), ("a", 0), ("c2", 2), ("b", 1), ("a2", 0)):
         acme(engine, payload, priority=priority)
     order = []
@@ -305,6 +308,7 @@ def test_a_stale_token_hands_nothing_on(engine: Engine, clock: Clock, settle: Se
 def test_what_nobody_waits_for_is_free(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=3)
     acme(engine, 1)
+    let_in(engine)
     assert free_seats(engine) == {"acme": 2}
     engine.ack(engine.take("q"))
     assert free_seats(engine) == {"acme": 3}
@@ -320,6 +324,7 @@ def test_delayed_messages_take_seats_when_they_are_due(engine: Engine, clock: Cl
     due = engine.now() + timedelta(seconds=10)
     acme(engine, "d1", "d2", "d3", deliver_after=due)
     acme(engine, "now")
+    let_in(engine)
     assert standing(engine) == {"ready": ["now"], "scheduled": ["d1", "d2", "d3"]}
     clock.advance(11)
     assert engine.maintain()["promoted"] == 3
@@ -439,6 +444,7 @@ def test_one_that_waits_is_cancelled(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     large = "x" * 5000
     (one,) = acme(engine, 1)
+    let_in(engine)
     (two,) = acme(engine, large, dedup_key="k")
     acme(engine, 3)
     assert engine.value("cancel_message", "q", two) is True
@@ -453,6 +459,7 @@ def test_one_that_waits_is_cancelled(engine: Engine) -> None:
 def test_one_that_is_ready_and_cancelled_hands_its_seat_on(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     ids = acme(engine, *range(5))
+    let_in(engine)
     assert engine.value("cancel_message", "q", ids[1]) is True
     assert standing(engine) == {"ready": [0, 2], "waiting": [3, 4]}
     for message_id in ids:
@@ -478,6 +485,7 @@ def test_the_dedup_key_of_what_waits_is_held(engine: Engine) -> None:
 def test_a_key_that_is_refused_takes_no_seat(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     acme(engine, 1, dedup_key="k")
+    let_in(engine)
     for _ in range(5):
         acme(engine, "refused", dedup_key="k")
     assert free_seats(engine) == {"acme": 1}
@@ -488,6 +496,7 @@ def test_a_key_that_is_refused_takes_no_seat(engine: Engine) -> None:
 def test_what_waits_keeps_all_it_has(engine: Engine, clock: Clock) -> None:
     engine.queue("q", tenant_max_active=1)
     acme(engine, "first")
+    let_in(engine)
     large = {"text": "x" * 5000}
     sent = engine.now()
     engine.send("q", large, tenant="acme", headers={"h": 1}, priority=1, ttl_seconds=600)
@@ -545,5 +554,6 @@ def test_what_is_purged_cannot_be_settled(engine: Engine) -> None:
     message = engine.take("q")
     engine.value("purge_queue", "q")
     acme(engine, 3, 4)
+    let_in(engine)
     assert not engine.ack(message)
     assert standing(engine) == {"ready": [3], "waiting": [4]}

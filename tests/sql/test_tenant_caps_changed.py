@@ -10,7 +10,7 @@ import pytest
 from ..conftest import Connect
 from ..isolation.invariants import broken
 from .engine import Engine
-from .occupancy import acme, alter, at_level, free_seats, standing, take_all
+from .occupancy import acme, alter, at_level, free_seats, let_in, standing, take_all
 
 
 @pytest.fixture
@@ -65,6 +65,7 @@ def test_a_cap_that_is_lowered_lets_nobody_in_until_enough_are_settled(engine: E
 def test_a_cap_that_is_lowered_leaves_what_is_ready(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=4)
     acme(engine, *range(8))
+    let_in(engine)
     alter(engine, tenant_max_active=2)
     held = engine.take_many("q", 4)
     assert [m.payload for m in held] == [0, 1, 2, 3]
@@ -136,6 +137,7 @@ def test_a_queue_that_gets_a_cap_keeps_the_order(engine: Engine) -> None:
         acme(engine, n)
     engine.nack(engine.take("q"), delay_seconds=0)
     alter(engine, tenant_max_active=1)
+    let_in(engine)
     assert standing(engine) == {"ready": [0], "waiting": [1, 2, 3, 4, 5]}
 
 
@@ -268,6 +270,7 @@ def test_cancel_from_every_isolation_level(engine: Engine, connect: Connect, lev
 def test_maintain_has_nothing_to_do_where_everybody_who_waits_must(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     engine.send_many("q", list(range(10)), tenants=["a", "b"] * 5)
+    let_in(engine)
     assert "admitted" not in engine.maintain_all()
     assert (engine.count("ready"), engine.count("waiting")) == (2, 8)
 
@@ -304,5 +307,6 @@ def test_seats_are_found_after_the_floor_was_raised(engine: Engine) -> None:
 def test_get_message_and_list_messages_know_what_waits(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     one, two = acme(engine, 1, 2)
+    let_in(engine)
     assert (engine.state("q", one), engine.state("q", two)) == ("ready", "waiting")
     assert engine.states("q") == {one: "ready", two: "waiting"}

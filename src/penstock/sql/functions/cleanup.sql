@@ -86,6 +86,7 @@ begin
             -- Nobody is left who could hold a seat: all tenants have theirs again.
             delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14, 24);
             delete from penstock.tenants t where t.queue_id = queue_id;
+            delete from penstock.line_checks c where c.queue_id = queue_id;
             if gone.places is not null then
                 perform penstock._return_places(queue_id, gone.places);
             end if;

@@ -46,6 +46,7 @@ declare
     most int;
     pooled boolean;
     has_aside boolean;
+    has_lines boolean;
     rows tid[];
     got int;
 begin
@@ -56,8 +57,9 @@ begin
     end if;
     select
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
-        q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null
-    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside
+        q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null,
+        q.tenant_max_active is not null
+    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside, has_lines
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= at then
         perform penstock._unknown_queue(queue_name);
@@ -68,6 +70,12 @@ begin
     lease_end := at + make_interval(secs => lease);
     if most is not null then
         missing := least(missing, greatest(most / 2, 1));
+    end if;
+
+    -- Lines that no session has looked at since a message came to wait there. No more of them than messages are asked for: what
+    -- comes in is visible to other consumers when this transaction ends.
+    if has_lines and penstock._any_check(queue_id, false) and pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+        perform penstock._check_lines(queue_id, false, missing);
     end if;
 
     for look in 1..2 loop
@@ -112,7 +120,7 @@ begin
         missing := missing - got;
         exit when missing = 0 or look = 2;
         -- Less than asked for: take back what nobody holds any more and promote what is due, then look again.
-        exit when not penstock._sweep_due(queue_id, at, has_aside);
+        exit when not penstock._sweep_due(queue_id, at, has_aside, missing);
     end loop;
 end
 $$;

@@ -165,6 +165,9 @@ begin
     )
     select (select count(*) from gone), (select max(p.rank) from put p) into revived, top_rank;
     perform penstock._cover(top_rank);
+    if seated is not null then
+        perform penstock._leave_checks(queue_id, array(select m.tenant from unnest(tenants, seated) m(tenant, seated) where not m.seated));
+    end if;
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);
     end if;

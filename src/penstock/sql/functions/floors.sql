@@ -230,19 +230,20 @@ begin
     end loop;
     select penstock._raise_aside(newest, top) into aside
     from penstock.queues q where q.id = _raise_floor.queue_id and (q.quotas is not null or q.plain_tops is not null);
-    if raised = newest.ranks and (aside is null or aside = array[newest.waiting_rank] || newest.place_ranks) then
+    if raised = newest.ranks and (aside is null or aside = array[newest.waiting_rank] || newest.place_ranks || newest.check_rank) then
         return false;
     end if;
     newest.waiting_rank := coalesce(aside[1], newest.waiting_rank);
     newest.place_ranks := coalesce(aside[2:6], newest.place_ranks);
-    perform penstock._append_floor(newest, raised, null, null, null);
+    newest.check_rank := coalesce(aside[7], newest.check_rank);
+    perform penstock._append_floor(newest, raised, null, null, null, newest.passed_over);
     return true;
 end
 $$;
 comment on function penstock._raise_floor(int, boolean) is
     'Raises the floor of a queue to its first living row, or to the last id where it is empty; so with what waits and the free places.';
 
--- The same for what stands aside of ready: first what waits, then the free places of each kind. Free seats of tenants that do
+-- The same for what stands aside of ready: what waits, the free places of each kind, the checks. Free seats of tenants that do
 -- not move would hold theirs down for good: where that is far behind they are moved up, or dropped with a tenant that has them all.
 create or replace function penstock._raise_aside(newest penstock.floors, top bigint) returns bigint[]
 language plpgsql
@@ -272,10 +273,19 @@ begin
         perform penstock._move_seats_up(newest.queue_id, newest.place_ranks[5], top - 10000);
     end loop;
     raised[6] := greatest(newest.place_ranks[5], coalesce(head, top));
+    perform penstock._drop_full_checks(newest);
+    select min(c.rank) into head
+    from (values (false), (true)) s(seen_full)
+    cross join lateral (
+        select c.rank from penstock.line_checks c
+        where c.queue_id = newest.queue_id and c.seen_full = s.seen_full and c.rank >= newest.check_rank
+        order by c.rank limit 1
+    ) c;
+    raised[7] := greatest(newest.check_rank, coalesce(head, top));
     return raised;
 end
 $$;
-comment on function penstock._raise_aside(penstock.floors, bigint) is 'Where what waits and the free places begin now.';
+comment on function penstock._raise_aside(penstock.floors, bigint) is 'Where what waits, the free places and the checks begin now.';
 
 create or replace function penstock._move_seats_up(queue_id int, from_rank bigint, to_rank bigint) returns void
 language plpgsql
@@ -311,22 +321,25 @@ $$;
 comment on function penstock._move_seats_up(int, bigint, bigint) is
     'Gives the oldest free seats new ranks, and forgets tenants that have all their seats free.';
 
-create or replace function penstock._append_floor(newest penstock.floors, ranks bigint[], swept_to timestamptz, swept_all_at timestamptz, sweep_all_after timestamptz) returns void
+create or replace function penstock._append_floor(
+    newest penstock.floors, ranks bigint[], swept_to timestamptz, swept_all_at timestamptz, sweep_all_after timestamptz, passed_over bigint[]
+) returns void
 language plpgsql
 as $$
 begin
-    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, swept_to, swept_all_at, sweep_all_after)
+    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, check_rank, swept_to, swept_all_at, sweep_all_after, passed_over)
     values (
-        newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks, newest.place_ranks, newest.waiting_rank,
+        newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks, newest.place_ranks, newest.waiting_rank, newest.check_rank,
         coalesce(_append_floor.swept_to, newest.swept_to),
         coalesce(_append_floor.swept_all_at, newest.swept_all_at),
-        coalesce(_append_floor.sweep_all_after, newest.sweep_all_after)
+        coalesce(_append_floor.sweep_all_after, newest.sweep_all_after),
+        _append_floor.passed_over
     );
     -- By its exact key: a range would walk over all the ledger rows that vacuum may not remove yet.
     delete from penstock.floors f where f.queue_id = newest.queue_id and f.tick = newest.previous_tick;
 end
 $$;
-comment on function penstock._append_floor(penstock.floors, bigint[], timestamptz, timestamptz, timestamptz) is
+comment on function penstock._append_floor(penstock.floors, bigint[], timestamptz, timestamptz, timestamptz, bigint[]) is
     'Appends a row to the ledger of floors and removes the one before the last.';
 
 create or replace function penstock.raise_floor(queue_name text) returns boolean

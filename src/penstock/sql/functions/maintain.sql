@@ -150,12 +150,16 @@ declare
     newest penstock.floors;
     everything boolean;
     since timestamptz;
+    began timestamptz;
     spent interval;
     expired bigint := 0;
     taken bigint := 0;
     promoted bigint := 0;
     admitted bigint := 0;
     n bigint;
+    leases_passed_over bigint[];
+    due_passed_over bigint[];
+    passed_over bigint[];
 begin
     if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
         return;
@@ -175,18 +179,27 @@ begin
         exit when n < most;
     end loop;
     for batch in 1..batches loop
-        n := penstock._take_back(queue_id, at, since, most);
+        select t.taken, t.passed_over into n, leases_passed_over from penstock._take_back(queue_id, at, since, most, newest.passed_over) t;
         taken := taken + n;
         exit when n < most;
     end loop;
     for batch in 1..batches loop
-        n := penstock._promote(queue_id, at, since, most);
+        select p.due, p.passed_over into n, due_passed_over from penstock._promote(queue_id, at, since, most, newest.passed_over) p;
         promoted := promoted + n;
         exit when n < most;
     end loop;
+    -- Null: more than one look shows. The next sweep begins where this one did.
+    passed_over := leases_passed_over || due_passed_over;
     if has_aside then
         perform penstock._take_returns(queue_id);
-        admitted := penstock._admit(queue_id, most);
+        began := clock_timestamp();
+        loop
+            n := 0;
+            for seen_full in 0..1 loop
+                select admitted + c.admitted, n + c.examined into admitted, n from penstock._check_lines(queue_id, seen_full = 1, most) c;
+            end loop;
+            exit when n < most or clock_timestamp() > began + batches * interval '50 ms';
+        end loop;
     end if;
     if expired > 0 then
         return next ('expired', queue_name, expired)::penstock.maintenance_result;
@@ -205,10 +218,12 @@ begin
     end if;
     spent := clock_timestamp() - started;
     -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
-    if greatest(expired, taken, promoted) < batches * most and (taken + promoted + expired > 0 or spent > interval '0.2 ms') then
+    if greatest(expired, taken, promoted) < batches * most and leases_passed_over is not null and due_passed_over is not null
+        and (taken + promoted + expired > 0 or spent > interval '0.2 ms' or nullif(passed_over, '{}') is distinct from newest.passed_over)
+    then
         perform penstock._append_floor(
             newest, newest.ranks, at, case when everything then at end,
-            case when everything then at + least(interval '1 minute', greatest(interval '5 seconds', spent * 200)) end
+            case when everything then at + least(interval '1 minute', greatest(interval '5 seconds', spent * 200)) end, nullif(passed_over, '{}')
         );
     end if;
 end
@@ -261,7 +276,7 @@ begin
             from penstock.places s
             where s.queue_id = queue.id and s.sweep_queue_id = queue.id and s.kind = 4 and s.rank >= queue.place_ranks[5]
             order by s.rank limit 1;
-            behind := behind or head > queue.place_ranks[5] or head < penstock._last_id() - 10000;
+            behind := behind or head > queue.place_ranks[5] or head < penstock._last_id() - 10000 or penstock._any_check(queue.id, true);
         end if;
         -- An empty queue shows no rank to rise to. Where looking took a while, it was over the dead.
         if behind is true or clock_timestamp() > looked + interval '0.1 ms' then

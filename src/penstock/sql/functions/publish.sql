@@ -106,7 +106,7 @@ begin
             if plain_tops is not null then
                 -- Oldest first: what this tenant published under an old snapshot is ranked before.
                 if penstock._anything_waits(queue_id) then
-                    perform penstock._bring_in(queue_id, coalesce(tenant, ''), 1000, false);
+                    perform penstock._bring_in(queue_id, array[coalesce(tenant, '')], array[1000], false);
                 end if;
                 select
                     notify and coalesce(head.published_at >= at - interval '50 ms', true),

@@ -15,6 +15,7 @@ declare
     plain_tops bigint[];
     cap int;
     aside boolean[];
+    unseen boolean := false;
     next_ranks bigint[];
     last_ranks bigint[];
     top_rank bigint;
@@ -30,11 +31,17 @@ begin
             queue_id, at, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large, priority, tenant, headers, expires_at,
             due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
         );
+        if true = any (aside) then
+            unseen := penstock._leave_checks(
+                queue_id,
+                array(select coalesce(x.tenant, tenant) from unnest(aside, tenants) x(waits, tenant) where x.waits)
+            );
+        end if;
     end if;
     if cap is null and plain_tops is not null and floor_ranks is not null and penstock._anything_waits(queue_id) then
         -- Oldest first: what its tenants published under an old snapshot is ranked before.
-        perform penstock._bring_in(queue_id, t.tenant, 1000, false)
-        from (select distinct coalesce(x, tenant) as tenant from unnest(coalesce(tenants, array[tenant])) x) t;
+        perform penstock._bring_in(queue_id, t.tenants, array_fill(1000, array[cardinality(t.tenants)]), false)
+        from (select array_agg(distinct coalesce(x, tenant)) as tenants from unnest(coalesce(tenants, array[tenant])) x) t;
     end if;
     if due_at is not null or due_times is not null then
         insert into penstock.scheduled
@@ -113,7 +120,7 @@ begin
         select max(p.rank) into top_rank from put p;
     end if;
     perform penstock._cover(top_rank);
-    return (floor_ranks is null and aside is not null) or top_rank is not null and (
+    return unseen or top_rank is not null and (
         floor_ranks is null
         or not exists (
             select from (

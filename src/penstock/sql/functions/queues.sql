@@ -347,6 +347,7 @@ begin
     delete from penstock.active a where a.queue_id = _delete_queue.queue_id;
     delete from penstock.places p where p.queue_id = _delete_queue.queue_id;
     delete from penstock.tenants t where t.queue_id = _delete_queue.queue_id;
+    delete from penstock.line_checks c where c.queue_id = _delete_queue.queue_id;
     delete from penstock.dead d where d.queue_id = _delete_queue.queue_id;
     perform penstock._delete_done(queue_id);
     delete from penstock.dedup d where d.queue_id = _delete_queue.queue_id;
@@ -396,6 +397,7 @@ begin
     perform from penstock.waiting w where w.queue_id = queue_id for update nowait;
     perform from penstock.active a where a.queue_id = queue_id for update nowait;
     perform from penstock.places p where p.queue_id = queue_id for update nowait;
+    perform from penstock.line_checks c where c.queue_id = queue_id for update nowait;
     perform from penstock.dead d where d.queue_id = queue_id for update nowait;
     perform from penstock.done d where d.queue_id = queue_id for update nowait;
     perform penstock._delete_queue(queue_id);

@@ -192,6 +192,7 @@ declare
     fair boolean;
     places smallint[];
     seats text[];
+    lined_up text[];
     top_rank bigint;
 begin
     select coalesce(max_attempts, nullif(q.max_delivery_attempts, 0)), q.retry_delays, q.notify, q.name, q.plain_tops is not null
@@ -267,10 +268,14 @@ begin
         array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
         array_agg(j.place) filter (where j.place is not null),
         array_agg(j.tenant) filter (where j.seated and (j.reason is not null or j.delay > 0 or (fair and floor_ranks is null))),
+        array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and fair and floor_ranks is null),
         (select max(r.rank) from returned r)
-    into moved, ready_id, keys, places, seats, top_rank from judged j;
+    into moved, ready_id, keys, places, seats, lined_up, top_rank from judged j;
     if top_rank > last_id then
         perform penstock._cover(top_rank);
+    end if;
+    if lined_up is not null then
+        perform penstock._leave_checks(queue_id, lined_up);
     end if;
     if places is not null or seats is not null then
         perform penstock._make_room(queue_id, places, seats);
@@ -334,6 +339,7 @@ declare
     notify boolean;
     place smallint;
     seat text;
+    lined_up text;
     top_rank bigint;
     moved int;
 begin
@@ -374,13 +380,18 @@ begin
         from gone g where delay_seconds = 0 and not (fair and floor_ranks is null)
         returning rank
     )
-    select count(*), min(g.place), min(g.tenant) filter (where g.seated and (delay_seconds > 0 or (fair and floor_ranks is null))), (select r.rank from returned r)
-    into moved, place, seat, top_rank from gone g;
+    select
+        count(*), min(g.place), min(g.tenant) filter (where g.seated and (delay_seconds > 0 or (fair and floor_ranks is null))),
+        min(g.tenant) filter (where delay_seconds = 0 and fair and floor_ranks is null), (select r.rank from returned r)
+    into moved, place, seat, lined_up, top_rank from gone g;
     if moved = 0 then
         return false;
     end if;
     if fair and delay_seconds = 0 then
         perform penstock._cover(top_rank);
+    end if;
+    if lined_up is not null then
+        perform penstock._leave_checks(queue, array[lined_up]);
     end if;
     if place is not null or seat is not null then
         perform penstock._make_room(queue, array[place], array[seat]);

@@ -15,19 +15,20 @@ comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) 
 
 -- What a consume does that found too little. Probes first, without a lock: mostly there is nothing. The queue's lock
 -- is only tried for, since the caller holds rows: waiting here could wait for whoever deletes the queue.
-create or replace function penstock._sweep_due(queue_id int, at timestamptz, has_aside boolean) returns boolean
+create or replace function penstock._sweep_due(queue_id int, at timestamptz, has_aside boolean, missing int) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     since timestamptz;
+    passed_over bigint[];
     expired boolean;
     due boolean;
     waits boolean;
     returned boolean;
     came bigint := 0;
 begin
-    select penstock._sweep_from(at, f.swept_to, f.swept_all_at) into since
+    select penstock._sweep_from(at, f.swept_to, f.swept_all_at), f.passed_over into since, passed_over
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     select true into expired
     from penstock.ready r
@@ -37,6 +38,9 @@ begin
     from penstock.active a
     where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
     order by a.vt limit 1;
+    if passed_over is not null then
+        due := true;
+    end if;
     if due is null then
         select true into due
         from penstock.scheduled s
@@ -44,7 +48,7 @@ begin
         order by s.due_at limit 1;
     end if;
     if has_aside then
-        waits := nullif(penstock._anything_waits(queue_id), false);
+        waits := nullif(penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true), false);
         select true into returned
         from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1;
     end if;
@@ -58,45 +62,77 @@ begin
         came := came + penstock._take_returns(queue_id);
     end if;
     if due then
-        came := came + penstock._take_back(queue_id, at, since, 1000) + penstock._promote(queue_id, at, since, 1000);
+        came := came + (penstock._take_back(queue_id, at, since, 1000, passed_over)).taken + (penstock._promote(queue_id, at, since, 1000, passed_over)).due;
     end if;
-    if waits then
-        came := came + penstock._admit(queue_id, 1000);
+    if has_aside then
+        came := came + (penstock._check_lines(queue_id, false, greatest(missing, 100))).admitted
+            + (penstock._check_lines(queue_id, true, greatest(missing, 100))).admitted;
     end if;
     return came > 0;
 end
 $$;
-comment on function penstock._sweep_due(int, timestamptz, boolean) is
+comment on function penstock._sweep_due(int, timestamptz, boolean, int) is
     'Takes back expired leases, promotes due messages and admits waiting ones of one queue; true where a second look may find more.';
 
--- With the queue's lock held.
-create or replace function penstock._take_back(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
+-- With the queue's lock held. A row that another session has locked is passed over: that session settles it, or rolls back. Its
+-- id is handed to the next sweep, since that begins at a later time (_sweep_from). again: what the last sweep passed over.
+-- Where a batch is full the ids are not known, and passed_over is null.
+create or replace function penstock._take_back(
+    queue_id int, at timestamptz, since timestamptz, most int, again bigint[], out taken bigint, out passed_over bigint[]
+)
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    ids bigint[];
-begin
-    select array_agg(k.id) into ids
-    from (
-        select a.id
-        from penstock.active a
+    ids bigint[] := array(
+        select a.id from penstock.active a
         where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
-        order by a.vt limit most for update skip locked
-    ) k;
-    if ids is null then
-        return 0;
+        order by a.vt limit most
+    );
+    locked bigint[];
+begin
+    taken := 0;
+    passed_over := '{}';
+    if cardinality(ids) = most then
+        passed_over := null;
+        locked := array(
+            select a.id from penstock.active a
+            where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
+            order by a.vt limit most for update skip locked
+        );
+    else
+        ids := array(select distinct i from unnest(ids || again) i);
+        if ids = '{}' then
+            return;
+        end if;
+        locked := array(
+            select a.id from unnest(ids) i(id)
+            cross join lateral (
+                select a.id from penstock.active a where a.queue_id = queue_id and a.id = i.id and a.vt < at for update skip locked
+            ) a
+        );
+        if cardinality(locked) < cardinality(ids) then
+            passed_over := array(
+                select a.id from unnest(ids) i(id)
+                cross join lateral (select a.id from penstock.active a where a.queue_id = queue_id and a.id = i.id and a.vt < at) a
+                except select l from unnest(locked) l
+            );
+        end if;
     end if;
-    perform penstock._give_back(queue_id, ids, null, at, null, 'the lease ran out');
-    return cardinality(ids);
+    taken := cardinality(locked);
+    if taken > 0 then
+        perform penstock._give_back(queue_id, locked, null, at, null, 'the lease ran out');
+    end if;
 end
 $$;
-comment on function penstock._take_back(int, timestamptz, timestamptz, int) is
+comment on function penstock._take_back(int, timestamptz, timestamptz, int, bigint[]) is
     'Takes back messages whose lease ran out: to the next attempt, or to the dead letters.';
 
 -- With the queue's lock held. A message that was only delayed comes in as a new one; one that is retried, in front. In a queue
--- with a cap for each tenant they wait where there is no seat.
-create or replace function penstock._promote(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
+-- with a cap for each tenant they wait where there is no seat. again and passed_over: as in _take_back().
+create or replace function penstock._promote(
+    queue_id int, at timestamptz, since timestamptz, most int, again bigint[], out due bigint, out passed_over bigint[]
+)
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -112,17 +148,44 @@ declare
     tenants text[];
     seated boolean[];
     stale boolean;
-    due bigint;
 begin
-    select array_agg(k.id), array_agg(k.tenant), bool_or(k.expires_at <= at) into ids, tenants, stale
-    from (
-        select s.id, s.tenant, s.expires_at
-        from penstock.scheduled s
+    due := 0;
+    passed_over := '{}';
+    ids := array(
+        select s.id from penstock.scheduled s
         where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
-        order by s.due_at limit most for update skip locked
-    ) k;
+        order by s.due_at limit most
+    );
+    if cardinality(ids) = most then
+        passed_over := null;
+        select array_agg(k.id), array_agg(k.tenant), bool_or(k.expires_at <= at) into ids, tenants, stale
+        from (
+            select s.id, s.tenant, s.expires_at
+            from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
+            order by s.due_at limit most for update skip locked
+        ) k;
+    else
+        ids := array(select distinct i from unnest(ids || again) i);
+        if ids = '{}' then
+            return;
+        end if;
+        passed_over := array(
+            select s.id from unnest(ids) i(id)
+            cross join lateral (select s.id from penstock.scheduled s where s.queue_id = queue_id and s.id = i.id and s.due_at <= at) s
+        );
+        select array_agg(k.id order by k.due_at), array_agg(k.tenant order by k.due_at), bool_or(k.expires_at <= at) into ids, tenants, stale
+        from (
+            select s.id, s.tenant, s.expires_at, s.due_at from unnest(ids) i(id)
+            cross join lateral (
+                select s.id, s.tenant, s.expires_at, s.due_at from penstock.scheduled s
+                where s.queue_id = queue_id and s.id = i.id and s.due_at <= at for update skip locked
+            ) s
+        ) k;
+        passed_over := array(select p from unnest(passed_over) p except select i from unnest(ids) i);
+    end if;
     if ids is null then
-        return 0;
+        return;
     end if;
     due := cardinality(ids);
     if stale then
@@ -184,10 +247,12 @@ begin
     )
     select max(p.rank) into top_rank from put p;
     perform penstock._cover(top_rank);
-    return due;
+    if seated is not null then
+        perform penstock._leave_checks(queue_id, array(select m.tenant from unnest(tenants, seated) m(tenant, seated) where not m.seated));
+    end if;
 end
 $$;
-comment on function penstock._promote(int, timestamptz, timestamptz, int) is
+comment on function penstock._promote(int, timestamptz, timestamptz, int, bigint[]) is
     'Moves messages that are due from scheduled to ready, or to waiting.';
 
 create or replace function penstock._expire(queue_id int, at timestamptz, since timestamptz, most int) returns bigint

@@ -1,63 +1,150 @@
--- Tenants: what tenant_max_active comes to. A message of such a queue is ready or active only while it holds a seat, one of the
--- places of its tenant (kind 4); the others are in waiting. Who gives a seat back hands it on to the next that waits.
+-- Tenants: what tenant_max_active comes to. A line is what one tenant has in one queue. A message of a line is ready or active only
+-- while it holds a seat, one of the places of its tenant (kind 4); the others are in waiting.
 -- At any moment, for each tenant: free - owed + seated = seats.
+--
+-- Who moves a waiting message on? The session that returns a seat hands it to the next message of the line. That session and a
+-- publisher can miss each other: each may keep its transaction open, and neither sees what the other has not committed. Hence checks:
+-- 1. A transaction that puts a message into waiting leaves a check of its line (_leave_checks). So does a session that returns a
+--    seat while a waiting message of the line is visible but locked.
+-- 2. consume and maintain() work checks off (_check_lines): they let messages in as far as seats are free.
+-- 3. A check is dropped when no message of its line is visible in waiting; or with the queue's lock held exclusively, when the line
+--    is full (_drop_full_checks). No session is then between its look at waiting and its commit, so whatever returns a seat of the
+--    line later sees the message.
+-- So in every snapshot: a line with a waiting message and a free seat has a check.
 
--- With the queue's lock held. A tenant that nobody knows yet has all its seats; two who meet it at once: the second gets none,
--- and its messages wait until the next look (_admit).
-create or replace function penstock._take_seats(queue_id int, cap int, tenant text, wanted int) returns int
+-- With a limit, so that it stays a look-up by key wherever it is written.
+create or replace function penstock._seats_of(queue_id int, tenant text) returns int
+language sql stable
+as $$ select (select k.seats from penstock.tenants k where k.queue_id = _seats_of.queue_id and k.tenant = _seats_of.tenant limit 1) $$;
+comment on function penstock._seats_of(int, text) is 'How many seats a tenant has, free or held; null where it has none yet.';
+
+create or replace function penstock._has_free_seat(queue_id int, tenant text, from_rank bigint) returns boolean
+language sql stable
+as $$
+    select (
+        select true from penstock.places p
+        where p.queue_id = _has_free_seat.queue_id and p.kind = 4 and p.tenant = _has_free_seat.tenant and p.rank >= from_rank
+        order by p.rank limit 1
+    ) is not null
+$$;
+comment on function penstock._has_free_seat(int, text, bigint) is 'Whether a tenant has a free seat.';
+
+create or replace function penstock._leave_checks(queue_id int, tenants text[], is_seen boolean default true) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    unseen boolean;
+begin
+    with left_behind as (
+        insert into penstock.line_checks as c (queue_id, seen_full, rank, made_at, tenant)
+        select
+            queue_id,
+            -- An old snapshot has not seen whether the line is full.
+            is_seen and current_setting('transaction_isolation') not in ('repeatable read', 'serializable')
+                and penstock._seats_of(queue_id, t.tenant) is not null,
+            nextval('penstock.message_ids'), penstock.clock(), t.tenant
+        from (select distinct x as tenant from unnest(tenants) x order by x) t
+        returning c.seen_full
+    )
+    select not coalesce(bool_and(l.seen_full), true) into unseen from left_behind l;
+    return unseen;
+end
+$$;
+comment on function penstock._leave_checks(int, text[], boolean) is
+    'Leaves a check of the lines of these tenants, with the queue''s lock held. True: a consumer should look at one of them now.';
+
+-- With the queue's lock held. Only consume and maintain() open lines: a publisher may keep its transaction open, and a line that it
+-- had opened would be closed to all others until then. Two sessions that open lines at once: the second leaves the bucket to the first.
+create or replace function penstock._open_lines(queue_id int, cap int, tenants text[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    opened text[];
+begin
+    opened := array(
+        select t.tenant from unnest(tenants) t(tenant)
+        where penstock._seats_of(queue_id, t.tenant) is null
+            and pg_try_advisory_xact_lock(1346719316, hashtext(queue_id || ' ' || (hashtext(t.tenant) & 255)))
+    );
+    if opened = '{}' then
+        return;
+    end if;
+    -- With the bucket locked the line is looked for once more: another session may have opened it just before.
+    with made as (
+        insert into penstock.tenants as k (queue_id, tenant, seats)
+        select queue_id, t.tenant, cap from unnest(opened) t(tenant) where penstock._seats_of(queue_id, t.tenant) is null
+        returning k.tenant
+    )
+    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    select queue_id, queue_id, 4, nextval('penstock.message_ids'), m.tenant
+    from made m cross join generate_series(1, cap);
+end
+$$;
+comment on function penstock._open_lines(int, int, text[]) is 'Gives tenants that have no seats in the queue yet all of theirs.';
+
+-- With the queue's lock held. A changed cap takes effect on a line here: where seats are taken or returned.
+create or replace function penstock._adjust_lines(queue_id int, cap int, tenants text[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    line record;
+begin
+    for line in
+        select k.tenant, k.seats
+        from unnest(tenants) t(tenant)
+        cross join lateral (
+            select k.tenant, k.seats from penstock.tenants k
+            where k.queue_id = queue_id and k.tenant = t.tenant and k.seats <> cap for update skip locked
+        ) k
+    loop
+        perform penstock._add_seats(queue_id, line.tenant, cap - line.seats);
+        update penstock.tenants k set seats = cap where k.queue_id = queue_id and k.tenant = line.tenant;
+    end loop;
+end
+$$;
+comment on function penstock._adjust_lines(int, int, text[]) is 'Brings the seats of tenants in line with the cap of the queue.';
+
+-- With the queue's lock held. Rows that another session has are passed over. A tenant that has no seats in the queue yet gets none.
+create or replace function penstock._take_seats(queue_id int, cap int, tenants text[], wanted int[]) returns int[]
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     from_rank bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
-    taken int := least(wanted, cap);
+    taken text[];
 begin
-    if not penstock._know_tenant(queue_id, cap, tenant) then
-        if not pg_try_advisory_xact_lock(1346719316, hashtext(queue_id || ' ' || tenant)) then
-            return 0;
-        end if;
-        if not penstock._know_tenant(queue_id, cap, tenant) then
-            insert into penstock.tenants (queue_id, tenant, seats) values (queue_id, tenant, cap);
-            perform penstock._add_seats(queue_id, tenant, cap - taken);
-            return taken;
-        end if;
-    end if;
-    delete from penstock.places s
-    where s.queue_id + 0 = queue_id and s.ctid = any(array(
-        select x.ctid from penstock.places x
-        where x.queue_id = queue_id and x.kind = 4 and x.tenant = tenant and x.rank >= from_rank
-        order by x.rank limit wanted for update skip locked
-    ));
-    get diagnostics taken = row_count;
-    return taken;
+    perform penstock._adjust_lines(queue_id, cap, tenants);
+    with gone as (
+        delete from penstock.places s
+        where s.queue_id + 0 = queue_id and s.ctid = any(array(
+            select x.ctid
+            from unnest(tenants, wanted) t(tenant, n)
+            cross join lateral (
+                select x.ctid from penstock.places x
+                where x.queue_id = queue_id and x.kind = 4 and x.tenant = t.tenant and x.rank >= from_rank
+                order by x.rank limit t.n for update skip locked
+            ) x
+        ))
+        returning s.tenant
+    )
+    select array_agg(g.tenant) into taken from gone g;
+    return penstock._count_each(tenants, taken);
 end
 $$;
-comment on function penstock._take_seats(int, int, text, int) is 'Takes up to so many free seats of a tenant, and returns how many.';
+comment on function penstock._take_seats(int, int, text[], int[]) is 'Takes free seats of tenants, up to so many of each, and returns how many of each.';
 
--- Whoever comes first after the cap was changed brings the tenant in line with it.
-create or replace function penstock._know_tenant(queue_id int, cap int, tenant text) returns boolean
-language plpgsql
+create or replace function penstock._count_each(names text[], found text[]) returns int[]
+language sql stable
+set enable_hashjoin = on set enable_sort = on
 as $$
-#variable_conflict use_variable
-declare
-    seats int;
-begin
-    select t.seats into seats from penstock.tenants t where t.queue_id = queue_id and t.tenant = tenant;
-    if not found then
-        return false;
-    end if;
-    if seats <> cap then
-        select t.seats into seats from penstock.tenants t
-        where t.queue_id = queue_id and t.tenant = tenant and t.seats <> cap for update skip locked;
-        if found then
-            perform penstock._add_seats(queue_id, tenant, cap - seats);
-            update penstock.tenants t set seats = cap where t.queue_id = queue_id and t.tenant = tenant;
-        end if;
-    end if;
-    return true;
-end
+    select array_agg(coalesce(f.n, 0)::int order by x.nth)
+    from unnest(names) with ordinality x(name, nth)
+    left join (select f.name, count(*) as n from unnest(found) f(name) group by f.name) f on f.name = x.name
 $$;
-comment on function penstock._know_tenant(int, int, text) is 'Whether a tenant has its seats.';
+comment on function penstock._count_each(text[], text[]) is 'How often each name of the first list is found in the second.';
 
 -- With the queue's lock held, for messages in the order in which they come in. Those of the tenant that wait already go first.
 create or replace function penstock._seat(queue_id int, cap int, tenants text[]) returns boolean[]
@@ -65,26 +152,35 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    seated boolean[] := array_fill(false, array[cardinality(tenants)]);
-    wanting record;
-    seats int;
+    names text[];
+    numbers int[];
+    seats int[];
 begin
-    for wanting in select t.tenant, array_agg(t.n order by t.n) as places from unnest(tenants) with ordinality t(tenant, n) group by t.tenant order by t.tenant loop
-        seats := penstock._take_seats(queue_id, cap, wanting.tenant, cardinality(wanting.places));
-        if seats > 0 then
-            seats := seats - penstock._bring_in(queue_id, wanting.tenant, seats, true);
-        end if;
-        for i in 1..seats loop
-            seated[wanting.places[i]] := true;
-        end loop;
-    end loop;
-    return seated;
+    select array_agg(t.tenant order by t.tenant), array_agg(t.n order by t.tenant) into names, numbers
+    from (select x as tenant, count(*)::int as n from unnest(tenants) x group by x) t;
+    seats := penstock._take_seats(queue_id, cap, names, numbers);
+    if 0 = all (seats) then
+        return array_fill(false, array[cardinality(tenants)]);
+    end if;
+    return penstock._first_of_each(tenants, names, seats, penstock._bring_in(queue_id, names, seats, true));
 end
 $$;
 comment on function penstock._seat(int, int, text[]) is 'For each message, by its tenant, whether it has got a seat.';
 
--- With the queue's lock held. The most urgent first, then those that come back, then the oldest. The seats are the caller's to give.
-create or replace function penstock._bring_in(queue_id int, tenant text, most int, seated boolean) returns int
+create or replace function penstock._first_of_each(tenants text[], names text[], seats int[], moved int[]) returns boolean[]
+language sql stable
+set enable_hashjoin = on set enable_sort = on
+as $$
+    select array_agg(m.nth <= s.seats - s.moved order by m.n)
+    from (select x.tenant, x.n, row_number() over (partition by x.tenant order by x.n) as nth from unnest(tenants) with ordinality x(tenant, n)) m
+    join unnest(names, seats, moved) s(tenant, seats, moved) on s.tenant = m.tenant
+$$;
+comment on function penstock._first_of_each(text[], text[], int[], int[]) is
+    'Gives the seats of each tenant that are left to its first messages.';
+
+-- With the queue's lock held, in READ COMMITTED. The most urgent first, then those that come back, then the oldest. The seats are
+-- the caller's to give.
+create or replace function penstock._bring_in(queue_id int, tenants text[], numbers int[], seated boolean) returns int[]
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -96,51 +192,72 @@ declare
     plain_tops bigint[];
     ids bigint[];
     top_rank bigint;
-    moved int;
+    moved text[];
 begin
-    if floor_ranks is null or most = 0 then
-        return 0;
-    end if;
     select f.waiting_rank into from_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     select array_agg(k.id) into ids
-    from (
+    from unnest(tenants, numbers) t(tenant, most)
+    cross join lateral (
         select w.id
         from generate_series(0, 7) line
         cross join lateral (
             select w.id from penstock.waiting w
-            where w.queue_id = queue_id and w.tenant = tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
+            where w.queue_id = queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
                 and (w.expires_at is null or w.expires_at > at)
-            order by w.rank limit most for update skip locked
+            order by w.rank limit t.most for update skip locked
         ) w
-        limit most
+        limit t.most
     ) k;
     if ids is null then
-        return 0;
+        return array_fill(0, array[cardinality(tenants)]);
     end if;
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
     with gone as (
         delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
     ), put as (
-        insert into penstock.ready
+        insert into penstock.ready as r
             (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
              headers, payload, body, errors)
         select
             queue_id, g.priority,
             g.nth + max(
                 case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, true, next_ranks, null, plain_tops) end
-            ) over (partition by g.priority),
+            ) over (partition by g.tenant, g.priority),
             g.id, g.attempts, g.attempts_limit, g.large, true, seated, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, g.errors
-        from (select x.*, row_number() over (partition by x.priority order by x.fresh, x.rank) as nth from gone x) g
-        returning rank
+        from (select x.*, row_number() over (partition by x.tenant, x.priority order by x.fresh, x.rank) as nth from gone x) g
+        returning r.tenant, r.rank
     )
-    select count(*), max(p.rank) into moved, top_rank from put p;
+    select array_agg(p.tenant), max(p.rank) into moved, top_rank from put p;
     perform penstock._cover(top_rank);
-    return moved;
+    return penstock._count_each(tenants, moved);
 end
 $$;
-comment on function penstock._bring_in(int, text, int, boolean) is 'Moves the next messages of a tenant from waiting to ready, and returns how many.';
+comment on function penstock._bring_in(int, text[], int[], boolean) is
+    'Moves the next messages of tenants from waiting to ready, up to so many of each, and returns how many of each.';
+
+-- With the queue's lock held.
+create or replace function penstock._tenants_waiting(queue_id int, tenants text[]) returns text[]
+language sql stable
+as $$
+    select array(
+        select t.tenant
+        from (select f.waiting_rank from penstock.floors f where f.queue_id = _tenants_waiting.queue_id order by f.tick desc limit 1) f
+        cross join unnest(tenants) t(tenant)
+        cross join lateral (
+            select from generate_series(0, 7) line
+            cross join lateral (
+                select from penstock.waiting w
+                where w.queue_id = _tenants_waiting.queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1)
+                    and w.rank >= f.waiting_rank
+                order by w.rank limit 1
+            ) w
+            limit 1
+        ) w
+    )
+$$;
+comment on function penstock._tenants_waiting(int, text[]) is 'Those of the tenants that have a message in waiting.';
 
 -- With the queue's lock held, in READ COMMITTED. True: something has become ready.
 create or replace function penstock._return_seats(queue_id int, tenants text[]) returns boolean
@@ -149,25 +266,62 @@ as $$
 #variable_conflict use_variable
 declare
     cap int := (select q.tenant_max_active from penstock.queues q where q.id = queue_id);
-    given record;
-    n int;
-    moved int;
-    any_moved boolean := false;
+    names text[];
+    numbers int[];
+    moved int[];
+    unused text[];
 begin
     if cap is null then
         return false;
     end if;
-    for given in select t.tenant, count(*)::int as n from unnest(tenants) t(tenant) group by t.tenant order by t.tenant loop
-        perform penstock._know_tenant(queue_id, cap, given.tenant);
-        n := cardinality(penstock._pay(queue_id, given.tenant, array_fill(4::smallint, array[given.n])));
-        moved := penstock._bring_in(queue_id, given.tenant, n, true);
-        any_moved := any_moved or moved > 0;
-        perform penstock._add_seats(queue_id, given.tenant, n - moved);
-    end loop;
-    return any_moved;
+    select array_agg(t.tenant order by t.tenant), array_agg(t.n order by t.tenant) into names, numbers
+    from (select x as tenant, count(*)::int as n from unnest(tenants) x group by x) t;
+    perform penstock._adjust_lines(queue_id, cap, names);
+    numbers := penstock._pay_seats(queue_id, names, numbers);
+    if not penstock._anything_waits(queue_id) then
+        perform penstock._free_seats(queue_id, names, numbers);
+        return false;
+    end if;
+    moved := penstock._bring_in(queue_id, names, numbers, true);
+    unused := array(select t.tenant from unnest(names, numbers, moved) t(tenant, n, moved) where t.n > t.moved);
+    if unused <> '{}' then
+        perform penstock._free_seats(queue_id, names, array(select t.n - t.moved from unnest(numbers, moved) with ordinality t(n, moved, nth) order by t.nth));
+        -- A message that is visible and was passed over is locked: its holder may roll back.
+        unused := penstock._tenants_waiting(queue_id, unused);
+        if unused <> '{}' then
+            perform penstock._leave_checks(queue_id, unused);
+        end if;
+    end if;
+    return 0 < any (moved);
 end
 $$;
 comment on function penstock._return_seats(int, text[]) is 'Gives seats back: to the next that wait, else they are free.';
+
+create or replace function penstock._free_seats(queue_id int, tenants text[], numbers int[]) returns void
+language sql
+as $$
+    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    select queue_id, queue_id, 4, nextval('penstock.message_ids'), t.tenant
+    from unnest(tenants, numbers) t(tenant, n) cross join generate_series(1, t.n)
+$$;
+comment on function penstock._free_seats(int, text[], int[]) is 'Adds free seats to tenants, so many to each.';
+
+-- Mostly no line owes a seat, and one look tells.
+create or replace function penstock._pay_seats(queue_id int, tenants text[], numbers int[]) returns int[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    perform from penstock.places o where o.queue_id = queue_id and o.kind = 14 order by o.tenant, o.rank limit 1;
+    if found then
+        for i in 1..cardinality(tenants) loop
+            numbers[i] := cardinality(penstock._pay(queue_id, tenants[i], array_fill(4::smallint, array[numbers[i]])));
+        end loop;
+    end if;
+    return numbers;
+end
+$$;
+comment on function penstock._pay_seats(int, text[], int[]) is 'Pays what tenants owe out of seats that come back, and returns how many of each are left.';
 
 -- With the queue's lock held. More: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
 create or replace function penstock._add_seats(queue_id int, tenant text, more int) returns void
@@ -211,78 +365,156 @@ end
 $$;
 comment on function penstock._anything_waits(int) is 'Whether a queue has messages in waiting.';
 
--- With the queue's lock held. For seats that became free, and messages that came to wait, at the same moment, neither
--- seeing the other; for what was published under an old snapshot; and for what waited when the cap was taken away.
--- The tenants of those that wait for longest, and of the seats that became free last.
-create or replace function penstock._admit(queue_id int, most int) returns bigint
+-- With the queue's lock held, in READ COMMITTED. Messages come in as far as their lines have free seats; where the queue has no cap,
+-- at most so many of each line. Returns how many came in.
+create or replace function penstock._admit(queue_id int, cap int, tenants text[], most int) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    cap int;
-    from_rank bigint;
-    seats_from bigint;
-    tenant text;
-    admitted bigint := 0;
-begin
-    select f.waiting_rank, f.place_ranks[5] into from_rank, seats_from
-    from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    if not penstock._anything_waits(queue_id) then
-        return 0;
-    end if;
-    select q.tenant_max_active into cap from penstock.queues q where q.id = queue_id;
-    for tenant in
-        select distinct t.tenant
-        from (
-            (
-                select w.tenant from penstock.waiting w
-                where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank
-                order by w.rank limit 100
-            )
-            union all
-            (
-                select p.tenant from penstock.places p
-                where p.queue_id = queue_id and p.sweep_queue_id = queue_id and p.kind = 4 and p.rank >= seats_from
-                order by p.rank desc limit 100
-            )
-        ) t
-    loop
-        admitted := admitted + penstock._admit_tenant(queue_id, cap, tenant, from_rank, most);
-    end loop;
-    return admitted;
-end
-$$;
-comment on function penstock._admit(int, int) is 'Looks whether any that wait may come in, and returns how many did.';
-
-create or replace function penstock._admit_tenant(queue_id int, cap int, tenant text, from_rank bigint, most int) returns int
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    wanted int;
-    seats int;
-    moved int;
+    from_rank bigint := (select f.waiting_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
+    wanted int[];
+    seats int[];
+    moved int[];
 begin
     if cap is null then
-        return penstock._bring_in(queue_id, tenant, most, false);
+        return (select sum(m) from unnest(penstock._bring_in(queue_id, tenants, array_fill(most, array[cardinality(tenants)]), false)) m);
     end if;
-    select count(*) into wanted
-    from generate_series(0, 7) line
-    cross join lateral (
-        select from penstock.waiting w
-        where w.queue_id = queue_id and w.tenant = tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
-        order by w.rank limit cap
-    ) w;
-    if wanted = 0 then
+    wanted := array(
+        select w.n::int
+        from unnest(tenants) with ordinality t(tenant, nth)
+        cross join lateral (
+            select count(*) as n from (
+                select from generate_series(0, 7) line
+                cross join lateral (
+                    select from penstock.waiting w
+                    where w.queue_id = queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1)
+                        and w.rank >= from_rank
+                    order by w.rank limit cap
+                ) w
+                limit cap
+            ) x
+        ) w
+        order by t.nth
+    );
+    perform penstock._open_lines(queue_id, cap, array(select t.tenant from unnest(tenants, wanted) t(tenant, n) where t.n > 0));
+    seats := penstock._take_seats(queue_id, cap, tenants, wanted);
+    if 0 = all (seats) then
         return 0;
     end if;
-    seats := penstock._take_seats(queue_id, cap, tenant, least(wanted, most));
-    moved := penstock._bring_in(queue_id, tenant, seats, true);
-    perform penstock._add_seats(queue_id, tenant, seats - moved);
-    return moved;
+    moved := penstock._bring_in(queue_id, tenants, seats, true);
+    perform penstock._free_seats(queue_id, tenants, array(select t.n - t.moved from unnest(seats, moved) with ordinality t(n, moved, nth) order by t.nth));
+    return (select sum(m) from unnest(moved) m);
 end
 $$;
-comment on function penstock._admit_tenant(int, int, text, bigint, int) is 'Moves messages of a tenant that wait to ready, as far as it has free seats.';
+comment on function penstock._admit(int, int, text[], int) is 'Moves waiting messages of tenants to ready, as far as these have free seats.';
+
+create or replace function penstock._any_check(queue_id int, seen_full boolean) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    -- Not by exists: that forgets the order, and with it the index.
+    perform from penstock.line_checks c
+    where c.queue_id = queue_id and c.seen_full = seen_full
+        and c.rank >= (select f.check_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1)
+    order by c.rank limit 1;
+    return found;
+end
+$$;
+comment on function penstock._any_check(int, boolean) is 'Whether lines of a queue are to be checked: those that were seen full, or the others.';
+
+-- With the queue's lock held, in READ COMMITTED. Checks are read without a lock, and removed only where no other session has them:
+-- the caller may keep its transaction open, and must hide no check from others meanwhile. Of the checks of a line that stays full
+-- one is enough. A batch that brought nothing moves to the end, so that the next batch is another one.
+create or replace function penstock._check_lines(queue_id int, seen_full boolean, most int, out admitted bigint, out examined int)
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    cap int := (select q.tenant_max_active from penstock.queues q where q.id = queue_id);
+    from_rank bigint;
+    seats_from bigint;
+    ranks bigint[];
+    tenants text[];
+    open_lines text[];
+    kept text[];
+begin
+    admitted := 0;
+    examined := 0;
+    select f.check_rank, f.place_ranks[5] into from_rank, seats_from from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+    select array_agg(c.rank), array_agg(distinct c.tenant) into ranks, tenants
+    from (
+        select c.rank, c.tenant from penstock.line_checks c
+        where c.queue_id = queue_id and c.seen_full = seen_full and c.rank >= from_rank
+        order by c.rank limit most
+    ) c;
+    if ranks is null then
+        return;
+    end if;
+    examined := cardinality(ranks);
+    open_lines := tenants;
+    if cap is not null then
+        open_lines := array(
+            select t.tenant
+            from unnest(tenants) t(tenant)
+            where penstock._seats_of(queue_id, t.tenant) is distinct from cap or penstock._has_free_seat(queue_id, t.tenant, seats_from)
+        );
+    end if;
+    if open_lines <> '{}' then
+        admitted := penstock._admit(queue_id, cap, open_lines, most);
+    end if;
+    -- Lines of which no message waits any more need no check. Of the others each keeps one.
+    kept := penstock._tenants_waiting(queue_id, open_lines) || array(select t from unnest(tenants) t except select o from unnest(open_lines) o);
+    if not seen_full or cardinality(kept) < cardinality(ranks) or cardinality(ranks) = most then
+        perform penstock._replace_checks(queue_id, seen_full, ranks, kept);
+    end if;
+end
+$$;
+comment on function penstock._check_lines(int, boolean, int) is 'Works off the oldest checks of a queue, and returns how many messages came in, and how many checks there were.';
+
+create or replace function penstock._replace_checks(queue_id int, seen_full boolean, ranks bigint[], kept text[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    delete from penstock.line_checks c
+    where c.queue_id + 0 = queue_id and c.ctid = any(array(
+        select x.ctid
+        from unnest(ranks) r(rank)
+        cross join lateral (
+            select x.ctid from penstock.line_checks x
+            where x.queue_id = queue_id and x.seen_full = seen_full and x.rank = r.rank
+            order by x.rank limit 1 for update skip locked
+        ) x
+    ));
+    insert into penstock.line_checks (queue_id, seen_full, rank, made_at, tenant)
+    select queue_id, true, nextval('penstock.message_ids'), penstock.clock(), k from unnest(kept) k;
+end
+$$;
+comment on function penstock._replace_checks(int, boolean, bigint[], text[]) is 'Removes checks, and leaves one of each line that still needs it.';
+
+-- With the queue's lock held exclusively.
+create or replace function penstock._drop_full_checks(newest penstock.floors) returns void
+language plpgsql
+as $$
+declare
+    cap int := (select q.tenant_max_active from penstock.queues q where q.id = newest.queue_id);
+begin
+    delete from penstock.line_checks c
+    where c.queue_id + 0 = newest.queue_id and c.ctid = any(array(
+        select x.ctid
+        from (
+            select x.ctid, x.tenant from penstock.line_checks x
+            where x.queue_id = newest.queue_id and x.seen_full and x.rank >= newest.check_rank
+            order by x.rank limit 1000
+        ) x
+        where penstock._seats_of(newest.queue_id, x.tenant) = cap
+            and not penstock._has_free_seat(newest.queue_id, x.tenant, newest.place_ranks[5])
+    ));
+end
+$$;
+comment on function penstock._drop_full_checks(penstock.floors) is 'Removes checks of lines that have no free seat.';
 
 -- With the queue's lock held exclusively. What is active when a queue gets a cap is seated, or its tenant owes a seat; what is
 -- ready waits, to be admitted in turn. A cap that is taken away leaves what waits to the next looks.
@@ -290,17 +522,46 @@ create or replace function penstock._change_tenant_cap(queue_id int, before int,
 language plpgsql
 as $$
 #variable_conflict use_variable
+begin
+    if before is not distinct from after then
+        return;
+    end if;
+    if before is null or after is null then
+        delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14, 24);
+        delete from penstock.tenants t where t.queue_id = queue_id;
+    end if;
+    if before is null then
+        perform penstock._begin_tenant_cap(queue_id, after);
+    end if;
+    perform penstock._leave_checks(queue_id, penstock._waiting_lines(queue_id), false);
+end
+$$;
+comment on function penstock._change_tenant_cap(int, int, int) is 'Gives a queue a cap for each tenant, changes it, or takes it away.';
+
+-- One step for each tenant, not for each message.
+create or replace function penstock._waiting_lines(queue_id int) returns text[]
+language sql stable
+as $$
+    with recursive lines as (
+        (select w.tenant from penstock.waiting w where w.queue_id = _waiting_lines.queue_id order by w.tenant limit 1)
+        union all
+        select (
+            select w.tenant from penstock.waiting w
+            where w.queue_id = _waiting_lines.queue_id and w.tenant > l.tenant order by w.tenant limit 1
+        )
+        from lines l where l.tenant is not null
+    )
+    select array(select l.tenant from lines l where l.tenant is not null)
+$$;
+comment on function penstock._waiting_lines(int) is 'The tenants that have a message in waiting.';
+
+create or replace function penstock._begin_tenant_cap(queue_id int, cap int) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
 declare
     held record;
 begin
-    if (before is null) = (after is null) then
-        return;
-    end if;
-    delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14, 24);
-    delete from penstock.tenants t where t.queue_id = queue_id;
-    if after is null then
-        return;
-    end if;
     with gone as (
         delete from penstock.ready r where r.queue_id = queue_id returning r.*
     )
@@ -313,10 +574,10 @@ begin
     from (select x.* from gone x order by x.rank, x.id) g;
     update penstock.active a set seated = true where a.queue_id = queue_id;
     for held in select a.tenant, count(*)::int as n from penstock.active a where a.queue_id = queue_id group by a.tenant loop
-        insert into penstock.tenants (queue_id, tenant, seats) values (queue_id, held.tenant, after);
-        perform penstock._add_seats(queue_id, held.tenant, after - held.n);
+        insert into penstock.tenants (queue_id, tenant, seats) values (queue_id, held.tenant, cap);
+        perform penstock._add_seats(queue_id, held.tenant, cap - held.n);
     end loop;
-    perform penstock._admit(queue_id, 1000);
 end
 $$;
-comment on function penstock._change_tenant_cap(int, int, int) is 'Gives a queue a cap for each tenant, or takes it away.';
+comment on function penstock._begin_tenant_cap(int, int) is
+    'Seats what is active when a queue gets a cap for each tenant, and moves what is ready to waiting.';

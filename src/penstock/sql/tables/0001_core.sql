@@ -77,12 +77,16 @@ create table penstock.floors (
     ranks bigint[] not null,
     place_ranks bigint[] not null default '{0,0,0,0,0}',
     waiting_rank bigint not null default 0,
+    check_rank bigint not null default 0,
     swept_to timestamptz,
+    passed_over bigint[],
     swept_all_at timestamptz,
     sweep_all_after timestamptz,
     primary key (queue_id, tick)
 );
-comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free places and waiting are empty for good, and the time up to which leases and due times were looked through.';
+comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free places, waiting and the checks are empty for good, and the time up to which leases and due times were looked through.';
+comment on column penstock.floors.passed_over is
+    'Messages whose lease had run out, or that were due, while another session had them locked: the next sweep looks at them again.';
 
 -- The columns that a message carries through its states. A large payload lies in payloads, under the message's id.
 create table penstock.ready (
@@ -225,7 +229,20 @@ create table penstock.tenants (
     seats int not null,
     primary key (queue_id, tenant)
 );
-comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of places that each has, free or held. Written when a tenant comes, and when the cap was changed.';
+comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of places that each has, free or held. Written by consume and maintain() when a tenant comes, and when the cap was changed.';
+
+-- A line is what one tenant has in one queue. The rule is told in tenants.sql.
+create table penstock.line_checks (
+    queue_id int not null,
+    seen_full boolean not null,
+    rank bigint not null,
+    made_at timestamptz not null,
+    tenant text collate "C" not null
+);
+create index line_checks_order on penstock.line_checks (queue_id, seen_full, rank);
+comment on table penstock.line_checks is 'Lines in which a message may wait although its tenant has a free place: consume and maintain() look at them.';
+comment on column penstock.line_checks.seen_full is
+    'Whether the line was full when the check was left: then only a consume that finds too little looks at it, and maintain().';
 
 create table penstock.dead (
     queue_id int not null,
@@ -318,9 +335,10 @@ alter table penstock.active set (autovacuum_vacuum_scale_factor = 0.02, autovacu
 alter table penstock.scheduled set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.waiting set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.places set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table penstock.line_checks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- A table that was never analyzed is taken for ten pages; these are to be taken as they are.
-analyze penstock.ready, penstock.scheduled, penstock.active, penstock.waiting, penstock.places, penstock.dead, penstock.done, penstock.floors;
+analyze penstock.ready, penstock.scheduled, penstock.active, penstock.waiting, penstock.places, penstock.line_checks, penstock.dead, penstock.done, penstock.floors;
 
 create type penstock.message as (
     message_id bigint,

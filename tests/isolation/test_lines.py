@@ -1,0 +1,244 @@
+"""Lines of tenants under tenant_max_active: a waiting message whose tenant has a free seat is delivered.
+
+Behind whatever else waits, in every isolation level, and however publishers, settlers and consumers miss each
+other or roll back. Each interleaving is forced by hand.
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.isolation.session import Claim, Isolation, Session, Spec
+
+BACKLOG = 300
+
+strict = pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+
+
+def queue(session: Session, cap: int = 1, **settings: Any) -> None:
+    session.value("create_queue", "q", max_delivery_attempts=0, tenant_max_active=cap, **settings)
+
+
+def behind_a_backlog(session: Session, cap: int = 1) -> list[Claim]:
+    """A queue in which another tenant has all its seats taken and hundreds of messages waiting."""
+    queue(session, cap)
+    session.send("q", BACKLOG + cap, tenant="busy")
+    held = session.claim("q", cap, vt_seconds=3600)
+    assert len(held) == cap
+    session.maintain()
+    return held
+
+
+def delivered(session: Session, then: str) -> list[int]:
+    """What one consume gets, of ten messages or of one, or after a single maintain()."""
+    if then == "maintain":
+        session.maintain()
+    return [c.id for c in session.claim("q", 1 if then == "consume one" else 10)]
+
+
+each_way = pytest.mark.parametrize("then", ["consume", "consume one", "maintain"])
+
+
+@strict
+@each_way
+@pytest.mark.parametrize("known", [True, False])
+def test_published_under_an_old_snapshot(spec18: Spec, level: Isolation, then: str, known: bool) -> None:
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a)
+    if known:
+        a.send("q", tenant="quiet")
+        a.ack("q", *a.claim("q"))
+    b.begin(level)
+    sent = b.send("q", tenant="quiet")
+    b.commit()
+    assert delivered(a, then) == sent
+
+
+@each_way
+def test_the_first_send_of_a_new_tenant_is_rolled_back(spec18: Spec, then: str) -> None:
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a)
+    b.begin()
+    b.send("q", tenant="new")
+    sent = a.send("q", tenant="new")
+    b.rollback()
+    assert delivered(a, then) == sent
+
+
+@each_way
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_publisher_that_keeps_its_transaction_open_holds_up_no_new_tenant(
+    spec18: Spec, then: str, ends: str
+) -> None:
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a)
+    b.begin()
+    (first,) = b.send("q", tenant="new")
+    (sent,) = a.send("q", tenant="new")
+    assert delivered(a, then) == [sent]
+    b.run(ends)
+    assert delivered(a, then) == []
+    ((token,),) = spec18.look("select token from penstock.active where id = %s", sent)
+    a.ack("q", Claim(sent, token, 1))
+    assert delivered(a, then) == ([first] if ends == "commit" else [])
+
+
+@each_way
+@pytest.mark.parametrize("ack_commits_first", [True, False])
+def test_settle_x_publish(spec18: Spec, then: str, ack_commits_first: bool) -> None:
+    """Neither sees the other. A claim of one message that finds one has enough: the next finds too little."""
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a)
+    a.send("q", tenant="quiet")
+    held = a.claim("q")
+    a.begin()
+    b.begin()
+    a.ack("q", *held)
+    sent = b.send("q", tenant="quiet")
+    for session in (a, b) if ack_commits_first else (b, a):
+        session.commit()
+    assert delivered(a, then) == sent
+
+
+@pytest.mark.parametrize("then", ["consume", "maintain"])
+def test_settle_x_settle_of_which_one_rolls_back(spec18: Spec, then: str) -> None:
+    """The message that the first would have let in is locked; the second frees its seat and leaves a check."""
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a, cap=2)
+    ids = a.send("q", 3, tenant="quiet")
+    one, two = a.claim("q")
+    a.maintain()
+    assert spec18.look("select * from penstock.line_checks") == []
+    b.begin()
+    b.ack("q", one)
+    a.ack("q", two)
+    assert delivered(a, "consume") == []
+    b.rollback()
+    assert delivered(a, then) == [ids[2]]
+
+
+@each_way
+def test_a_settle_that_stays_open_and_rolls_back(spec18: Spec, then: str) -> None:
+    a, b, c = spec18.sessions(3)
+    behind_a_backlog(a)
+    a.send("q", tenant="quiet")
+    (held,) = a.claim("q")
+    b.begin()
+    b.ack("q", held)
+    sent = a.send("q", tenant="quiet")
+    for _ in range(3):
+        assert delivered(c, then) == []
+    b.rollback()
+    assert delivered(c, then) == []
+    a.ack("q", held)
+    assert delivered(c, then) == sent
+
+
+@strict
+@each_way
+def test_a_settle_under_an_old_snapshot(spec18: Spec, level: Isolation, then: str) -> None:
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a)
+    a.send("q", tenant="quiet")
+    (held,) = a.claim("q")
+    b.begin_with_snapshot(level)
+    sent = a.send("q", tenant="quiet")
+    b.ack("q", held)
+    b.commit()
+    assert delivered(a, then) == sent
+
+
+def test_a_publisher_that_took_the_last_seat_rolls_back(spec18: Spec) -> None:
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a)
+    a.send("q", tenant="quiet")
+    a.ack("q", *a.claim("q"))
+    b.begin()
+    b.send("q", tenant="quiet")
+    sent = a.send("q", tenant="quiet")
+    a.maintain()
+    assert a.claim("q") == []
+    b.rollback()
+    assert [c.id for c in a.claim("q")] == sent
+
+
+def test_a_consumer_that_keeps_its_transaction_open_hides_no_more_than_it_asked_for(spec18: Spec) -> None:
+    a, b, c = spec18.sessions(3)
+    queue(a)
+    for n in range(5):
+        a.send("q", tenant=f"tenant {n}")
+    b.begin()
+    (taken,) = b.claim("q", 1)
+    others = [x.id for x in c.claim("q", 10)]
+    assert len(others) == 4
+    b.rollback()
+    assert [x.id for x in c.claim("q", 10)] == [taken.id]
+
+
+def test_two_consumers_that_open_the_same_line(spec18: Spec) -> None:
+    a, b, c = spec18.sessions(3)
+    queue(a)
+    a.send("q", tenant="one")
+    a.send("q", tenant="one")
+    b.begin()
+    assert len(b.claim("q")) == 1
+    assert c.start("consume_messages_batch", "q").passes() == []
+    b.rollback()
+    assert len(c.claim("q")) == 1
+    assert spec18.look("select count(*) from penstock.active") == [(1,)]
+
+
+def test_a_cap_that_is_raised_reaches_every_line(spec18: Spec) -> None:
+    a = spec18.session()
+    queue(a)
+    tenants = [f"tenant {n}" for n in range(BACKLOG)]
+    for _ in range(3):
+        a.rows("send_messages", "q", ["1"] * BACKLOG, tenants=tenants)
+    assert len(a.claim("q", 1000)) == BACKLOG
+    a.value("alter_queue", "q", tenant_max_active=2)
+    assert len(a.claim("q", 1000)) == BACKLOG
+    a.value("alter_queue", "q", tenant_max_active=0)
+    assert len(a.claim("q", 1000)) == BACKLOG
+    assert spec18.look("select * from penstock.line_checks") == []
+
+
+def test_full_lines_leave_no_check_behind_once_no_session_is_at_work(spec18: Spec) -> None:
+    a, b = spec18.sessions(2)
+    held = behind_a_backlog(a)
+    b.begin()
+    b.send("q", tenant="other")
+    for _ in range(50):
+        a.send("q", tenant="busy")
+    a.maintain()
+    # While the other publisher is at work one check of the line is kept: enough, and no more.
+    assert spec18.look("select tenant from penstock.line_checks where seen_full") == [("busy",)]
+    b.rollback()
+    a.maintain()
+    assert spec18.look("select * from penstock.line_checks") == []
+    a.ack("q", *held)
+    assert len(a.claim("q")) == 1
+
+
+def test_one_behind_thousands_that_cannot_be_let_in(spec18: Spec) -> None:
+    """Another publisher is at work, so that the checks of the full lines stay: the others are reached all the same."""
+    a, b, c = spec18.sessions(3)
+    queue(a)
+    tenants = [f"tenant {n}" for n in range(3000)]
+    a.rows("send_messages", "q", ["1"] * 3000, tenants=tenants)
+    assert len(a.claim("q", 3000, vt_seconds=3600)) == 3000
+    a.send("q", tenant="quiet")
+    held = a.claim("q")
+    b.begin()
+    b.send("q", tenant="other")
+    a.rows("send_messages", "q", ["2"] * 3000, tenants=tenants)
+    a.begin()
+    c.begin()
+    a.ack("q", *held)
+    sent = c.send("q", tenant="quiet")
+    a.commit()
+    c.commit()
+    # A pass has a time limit: what it does not reach is the first of the next.
+    for _ in range(2):
+        a.maintain()
+    assert [x.id for x in a.claim("q")] == sent
+    b.rollback()
