@@ -96,6 +96,29 @@ def test_what_is_left_lying(patient: Patient, queue: penstock.Client, database: 
         assert patient.wrong("overdue", "maintenance") == []
 
 
+def test_a_tenant_that_waits_although_a_permit_is_free(
+    patient: Patient, queue: penstock.Client, database: str
+) -> None:
+    queue.create_queue("capped", tenant_max_active=1)
+    queue.send_many("capped", range(3), tenant="busy")
+    assert queue.consume_one("capped", visibility_timeout=86400) is not None
+    with Clock(database) as clock:
+        clock.advance(3600)
+        # Those of the busy tenant wait as they should.
+        assert patient.wrong("overdue") == []
+        queue.send("capped", 1, tenant="quiet")
+        assert patient.wrong("overdue") == []
+        clock.advance(400)
+        (found,) = patient.wrong("overdue")
+        assert (found.status, found.subject) == ("warning", "queue capped")
+        assert (
+            "1 tenant with messages that wait although a permit of tenant_max_active is free" in found.found
+        )
+        assert found.command == "penstock maintain"
+        queue.maintain()
+        assert patient.wrong("overdue") == []
+
+
 def test_nobody_has_ever_maintained(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
     sql.execute("update penstock.upkeep set done_at = '-infinity'")
     found = patient.one("maintenance", patience=0)

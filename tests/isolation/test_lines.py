@@ -242,3 +242,21 @@ def test_one_behind_thousands_that_cannot_be_let_in(spec18: Spec) -> None:
         a.maintain()
     assert [x.id for x in a.claim("q")] == sent
     b.rollback()
+
+
+def test_explain_delivery_tells_what_happens_next(spec18: Spec) -> None:
+    """Whatever it says of a waiting message is what the next maintain() does with it."""
+    a, b = spec18.sessions(2)
+    behind_a_backlog(a, cap=2)
+    b.begin("repeatable read")
+    ids = b.send("q", 3, tenant="quiet")
+    b.commit()
+    told = [a.value("explain_delivery", "q", message) for message in ids]
+    next_in = 'waiting: tenant "quiet" has 0 of tenant_max_active 2 ready or active: maintain(), or a consume'
+    assert [text.startswith(next_in) for text in told] == [True, True, False]
+    assert told[2].endswith("behind 2 others of its tenant")
+    a.maintain()
+    assert [spec18.states("q")[message] for message in ids] == ["ready", "ready", "waiting"]
+    assert a.value("explain_delivery", "q", ids[2]) == (
+        'waiting: tenant "quiet" has 2 of tenant_max_active 2 ready or active; next in line of its tenant'
+    )

@@ -238,7 +238,9 @@ def test_purge_dlq_x_requeue(spec: Spec) -> None:
 
 
 @pytest.mark.parametrize("by", ["maintain", "consume"])
-def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_sweep(spec18: Spec, by: str) -> None:
+def test_a_lease_that_ran_out_while_its_row_was_locked_is_found_by_the_next_sweep(
+    spec18: Spec, by: str
+) -> None:
     """A settle is left open past the lease and rolls back. The sweeps meanwhile go on to later times."""
     a, b = spec18.sessions(2)
     spec18.movable_clock()

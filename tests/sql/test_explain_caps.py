@@ -280,7 +280,7 @@ def test_the_line_of_a_tenant_begins_with_the_most_urgent_and_those_that_came_ba
         engine.nack(message)
     waiting = [(i, engine.explain("q", i)) for i in [ids[2], message.message_id, ids[0], ids[1], ids[3]]]
     assert [text.partition(" ready or active")[2] for _, text in waiting] == [
-        ": the next consume or maintain() lets it in",
+        ": maintain(), or a consume that finds too little, lets it in",
         "; behind 1 other of its tenant",
         "; behind 2 others of its tenant",
         "; behind 3 others of its tenant",
@@ -327,7 +327,7 @@ def test_a_cap_of_tenants_that_was_raised(engine: Engine) -> None:
     engine.value("alter_queue", "q", tenant_max_active=3)
     comes = (
         'waiting: tenant "acme" has 1 of tenant_max_active 3 ready or active:'
-        " the next consume or maintain() lets it in"
+        " maintain(), or a consume that finds too little, lets it in"
     )
     assert [engine.explain("q", i) for i in ids[1:3]] == [comes, comes]
     assert engine.explain("q", ids[3]).endswith("; behind 2 others of its tenant")
@@ -342,7 +342,9 @@ def test_a_cap_of_tenants_that_was_taken_away(engine: Engine) -> None:
     engine.value("alter_queue", "q", tenant_max_active=0)
     text = engine.explain("q", ids[1])
     assert text.startswith("waiting: ")
-    assert text.endswith("tenant_max_active was taken away: the next consume or maintain() lets it in")
+    assert text.endswith(
+        "tenant_max_active was taken away: maintain(), or a consume that finds too little, lets it in"
+    )
     assert len(engine.take_many("q", 10)) == 2
 
 
@@ -354,7 +356,7 @@ def test_published_under_an_old_snapshot(engine: Engine, sql: psycopg.Connection
         message_id = engine.send("q", tenant="acme")
     text = engine.explain("q", message_id)
     assert text.startswith("waiting: published or given back under REPEATABLE READ")
-    assert text.endswith("the next consume or maintain() lets it in")
+    assert text.endswith("maintain(), or a consume that finds too little, lets it in")
     engine.maintain()
     assert engine.explain("q", message_id) == "ready: behind 1 other"
 
@@ -371,7 +373,7 @@ def test_published_under_an_old_snapshot_while_there_are_places(
     for message_id, tenant, held in ((own, "acme", 1), (new, "new", 0)):
         assert engine.explain("q", message_id) == (
             f'waiting: tenant "{tenant}" has {held} of tenant_max_active 2 ready or active:'
-            " the next consume or maintain() lets it in"
+            " maintain(), or a consume that finds too little, lets it in"
         )
     engine.maintain()
     assert {engine.state("q", message_id) for message_id in (own, new)} == {"ready"}

@@ -127,8 +127,21 @@ def overdue(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 "Nobody consumes from this queue, and nobody maintains: see maintenance. Once, by hand:",
                 "penstock maintain",
             )
+        if queue.neglected_count and queue.neglected_since is not None:
+            status = severity((now - queue.neglected_since).total_seconds(), limits)
+            if status != "ok":
+                fine = False
+                yield Finding(
+                    "overdue",
+                    status,
+                    f"queue {queue.queue_name}",
+                    f"{many(queue.neglected_count, 'tenant')} with messages that wait although a permit of "
+                    f"tenant_max_active is free, for {age(now - queue.neglected_since)}.",
+                    "consume and maintain() let such messages in: see maintenance. Once, by hand:",
+                    "penstock maintain",
+                )
     if fine:
-        yield ok("overdue", "No lease and no delayed message is left lying.")
+        yield ok("overdue", "No lease, no delayed message and no message with a free permit is left lying.")
 
 
 def _plural(what: str) -> str:

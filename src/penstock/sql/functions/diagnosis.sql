@@ -251,6 +251,38 @@ as $$
 $$;
 comment on function penstock._blocks_of_ready() is 'How many blocks of ready and its order this transaction has looked at.';
 
+-- Among the first lines, by name. A line that a check names was left alone since that check was made; one that no check names,
+-- since its oldest message was published, and for good.
+create or replace function penstock._neglected_lines(queue_id int, most int, out lines bigint, out since timestamptz)
+language sql stable
+as $$
+    with recursive waiting as (
+        (select w.tenant, 1 as nth from penstock.waiting w where w.queue_id = _neglected_lines.queue_id order by w.tenant limit 1)
+        union all
+        select n.tenant, l.nth + 1
+        from waiting l
+        cross join lateral (
+            select w.tenant from penstock.waiting w
+            where w.queue_id = _neglected_lines.queue_id and w.tenant > l.tenant order by w.tenant limit 1
+        ) n
+        where l.nth < most
+    ), checks as materialized (
+        select c.tenant, min(c.made_at) as made_at from penstock.line_checks c where c.queue_id = _neglected_lines.queue_id group by c.tenant
+    ), neglected as (
+        select coalesce(
+            c.made_at,
+            (select min(w.published_at) from penstock.waiting w where w.queue_id = _neglected_lines.queue_id and w.tenant = l.tenant)
+        ) as since
+        from waiting l
+        cross join lateral (select q.tenant_max_active as cap from penstock.queues q where q.id = _neglected_lines.queue_id) q
+        left join checks c on c.tenant = l.tenant
+        where q.cap is null or penstock._seats_of(_neglected_lines.queue_id, l.tenant) is distinct from q.cap
+            or penstock._has_free_seat(_neglected_lines.queue_id, l.tenant, 0)
+    )
+    select count(*), min(n.since) from neglected n
+$$;
+comment on function penstock._neglected_lines(int, int) is 'How many tenants have a message waiting and a free place, and since when.';
+
 create or replace function penstock._diagnose_queue(queue_id int, queue_name text, paused_at timestamptz, at timestamptz, until timestamptz) returns penstock.queue_diagnosis
 language plpgsql
 as $$
@@ -306,6 +338,7 @@ begin
     from (
         select from penstock.waiting w where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit most
     ) w;
+    select n.lines, n.since into found_here.neglected_count, found_here.neglected_since from penstock._neglected_lines(queue_id, most) n;
     select count(*) filter (where s.due_at <= at), min(s.due_at) filter (where s.due_at <= at), max((s.errors -> -1 ->> 'at')::timestamptz)
     into found_here.overdue_count, found_here.overdue_since, tried
     from (
@@ -363,7 +396,7 @@ begin
 end
 $$;
 comment on function penstock.diagnose_queues() is
-    'How each queue is. Counts stop at 1000 (dead_day_before at 24000). ready_count: what may be claimed, in each priority up to 1000; waiting_since: when the oldest of those was published. seatless_count: what waits for a place of its tenant. overdue_count, overdue_since: what is due and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet. active_count: leases that run. last_claimed_at: of what is leased; last_settled_at: the last sign of a consumer among the latest that are done, dead or to be tried again. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before that. probe_ms, probe_blocks: what it took to find the first message of each priority as a claim does, in milliseconds and in blocks of the table; floor_behind: by how much the floor could rise, in ranks. It takes a second or so at the most; of queues that were left out then is_probed is false, and the rest null.';
+    'How each queue is. Counts stop at 1000 (dead_day_before at 24000). ready_count: what may be claimed, in each priority up to 1000; waiting_since: when the oldest of those was published. seatless_count: what waits for a place of its tenant. neglected_count, neglected_since: tenants that have a message waiting although a place of theirs is free, for longer than a moment where no session looks. overdue_count, overdue_since: what is due and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet. active_count: leases that run. last_claimed_at: of what is leased; last_settled_at: the last sign of a consumer among the latest that are done, dead or to be tried again. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before that. probe_ms, probe_blocks: what it took to find the first message of each priority as a claim does, in milliseconds and in blocks of the table; floor_behind: by how much the floor could rise, in ranks. It takes a second or so at the most; of queues that were left out then is_probed is false, and the rest null.';
 
 create or replace function penstock.diagnose_errors() returns setof penstock.error_diagnosis
 language sql stable security definer

@@ -297,7 +297,7 @@ declare
     seated int;
 begin
     if q.tenant_max_active is null then
-        return 'waiting: published or given back under REPEATABLE READ or SERIALIZABLE, or tenant_max_active was taken away: the next consume or maintain() lets it in';
+        return 'waiting: published or given back under REPEATABLE READ or SERIALIZABLE, or tenant_max_active was taken away: maintain(), or a consume that finds too little, lets it in';
     end if;
     select f.waiting_rank, f.place_ranks[5] into from_rank, seats_from from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
     select w.priority * 2 + w.fresh::int as line, w.rank into own from penstock.waiting w where w.queue_id = q.id and w.id = message_id;
@@ -322,7 +322,7 @@ begin
     ) s;
     return case
         when ahead < q.tenant_max_active - seated then format(
-            'waiting: %s has %s of tenant_max_active %s ready or active: the next consume or maintain() lets it in', who, seated, q.tenant_max_active)
+            'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', who, seated, q.tenant_max_active)
         else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', who, seated, q.tenant_max_active,
             case when seated > q.tenant_max_active then ', since the cap was lowered' else '' end)
             || case when ahead = 0 then 'next in line' else penstock._others(ahead) end || ' of its tenant'

@@ -83,6 +83,8 @@ create type penstock.queue_diagnosis as (
     ready_count bigint,
     waiting_since timestamptz,
     seatless_count bigint,
+    neglected_count bigint,
+    neglected_since timestamptz,
     overdue_count bigint,
     overdue_since timestamptz,
     expired_count bigint,
