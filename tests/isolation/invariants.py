@@ -137,7 +137,7 @@ where p.kind = 4 and not exists (
 )
 """
 
-# A message that waits although its tenant has a free seat is in the care of a check: consume and maintain() look at it.
+# A message that waits although its tenant has a free seat has a check: consume and maintain() look at it.
 LINES = """
 with waiting as (
     select queue_id, tenant, min(id) as id from penstock.waiting group by queue_id, tenant
@@ -149,7 +149,9 @@ left join penstock.tenants t on (t.queue_id, t.tenant) = (w.queue_id, w.tenant)
 where (
         t.seats is distinct from q.tenant_max_active
         or q.tenant_max_active is null
-        or exists (select from penstock.places p where (p.queue_id, p.kind, p.tenant) = (w.queue_id, 4, w.tenant))
+        or exists (
+            select from penstock.places p where (p.queue_id, p.kind, p.tenant) = (w.queue_id, 4, w.tenant)
+        )
     )
     and not exists (select from penstock.line_checks c where (c.queue_id, c.tenant) = (w.queue_id, w.tenant))
 """

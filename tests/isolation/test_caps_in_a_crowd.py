@@ -317,7 +317,7 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
 
 @pytest.mark.parametrize("maintained", [True, False])
 def test_hundreds_of_tenants_and_none_is_left_behind(connect18: Connect, maintained: bool) -> None:
-    """Publishers and settlers miss each other all the time; no tenant depends on another publish to get on."""
+    """Publishers and settlers miss each other all the time. No tenant needs another publish to get on."""
     owner = connect18()
     owner.execute("select penstock.create_queue('q', tenant_max_active => 1, max_delivery_attempts => 0)")
     crowd = Crowd(connect18)

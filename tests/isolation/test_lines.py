@@ -102,7 +102,7 @@ def test_settle_x_publish(spec18: Spec, then: str, ack_commits_first: bool) -> N
 
 @pytest.mark.parametrize("then", ["consume", "maintain"])
 def test_settle_x_settle_of_which_one_rolls_back(spec18: Spec, then: str) -> None:
-    """The message that the first would have let in is locked; the second frees its seat and leaves a check."""
+    """What the first would have let in is locked. The second frees its seat, and leaves a check."""
     a, b = spec18.sessions(2)
     behind_a_backlog(a, cap=2)
     ids = a.send("q", 3, tenant="quiet")
@@ -220,7 +220,7 @@ def test_full_lines_leave_no_check_behind_once_no_session_is_at_work(spec18: Spe
 
 
 def test_one_behind_thousands_that_cannot_be_let_in(spec18: Spec) -> None:
-    """Another publisher is at work, so that the checks of the full lines stay: the others are reached all the same."""
+    """Another publisher is at work, so the checks of full lines stay. Others are reached all the same."""
     a, b, c = spec18.sessions(3)
     queue(a)
     tenants = [f"tenant {n}" for n in range(3000)]
@@ -256,7 +256,8 @@ def test_explain_delivery_tells_what_happens_next(spec18: Spec) -> None:
     assert [text.startswith(next_in) for text in told] == [True, True, False]
     assert told[2].endswith("behind 2 others of its tenant")
     a.maintain()
-    assert [spec18.states("q")[message] for message in ids] == ["ready", "ready", "waiting"]
+    states = spec18.look("select (penstock.get_message('q', m)).state from unnest(%s::bigint[]) m", ids)
+    assert states == [("ready",), ("ready",), ("waiting",)]
     assert a.value("explain_delivery", "q", ids[2]) == (
         'waiting: tenant "quiet" has 2 of tenant_max_active 2 ready or active; next in line of its tenant'
     )

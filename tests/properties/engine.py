@@ -67,7 +67,8 @@ select
         select s.queue_id from (
             select queue_id from penstock.ready union all select queue_id from penstock.scheduled
             union all select queue_id from penstock.waiting union all select queue_id from penstock.places
-            union all select queue_id from penstock.tenants union all select queue_id from penstock.line_checks
+            union all select queue_id from penstock.tenants
+            union all select queue_id from penstock.line_checks
             union all select queue_id from penstock.active union all select queue_id from penstock.dead
             union all select queue_id from penstock.done union all select queue_id from penstock.dedup
             union all select queue_id from penstock.payload_references
@@ -95,7 +96,8 @@ select
                             where (t.queue_id, t.tenant, t.seats) = (q.id, c.tenant, q.tenant_max_active)
                         )
                         and not exists (
-                            select from penstock.places p where (p.queue_id, p.kind, p.tenant) = (q.id, 4, c.tenant)
+                            select from penstock.places p
+                            where (p.queue_id, p.kind, p.tenant) = (q.id, 4, c.tenant)
                         )
                     )
                 )

@@ -25,9 +25,9 @@ class Queue:
     fair: bool
     """Whether it has seen tenants, or has a cap for each of them."""
     floors: tuple[int, ...] = (0,) * 11
-    """Of the priorities, of what waits aside, of the places of each priority, of the seats, of the checks."""
+    """Of the priorities, of what waits aside, of the places of each priority, the seats, the checks."""
     heads_aside: tuple[int | None, ...] = (None,) * 7
-    """The first rank of what waits aside, of the places of each priority, the seats and checks: the engine's."""
+    """The first rank of what waits aside, of places of each priority, seats and checks: the engine's."""
     paused: bool = False
     places: Places = field(default_factory=Places)
     messages: dict[int, Message] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Queue:
     """Seats that were given back under a snapshot: free when somebody looks who can see all."""
     turns: int = 0
     lines: set[str | None] = field(default_factory=set)
-    """Tenants that have seats of their own, free or held, after the last step: only consume and maintain() give those."""
+    """Tenants that have seats, free or held, after the last step: consume and maintain() give those."""
     unseen: list[str | None] = field(default_factory=list)
     """Lines in which a message came to wait, and nobody has looked whether it may come in."""
 
