@@ -20,10 +20,13 @@ SWEEP: Indexes = FLOORS | {
     "scheduled": {"scheduled_due", "scheduled_expiry", "scheduled_pkey"},
     "waiting": {"waiting_order", "waiting_floor", "waiting_expiry", "waiting_pkey"},
     "places": {"places_order", "places_seats"},
+    "tenants": {"tenants_pkey"},
+    "line_checks": {"line_checks_order"},
 }
 PLACES: Indexes = {"places": {"places_order"}}
 WAITING: Indexes = {"waiting": {"waiting_order", "waiting_floor", "waiting_pkey"}}
-SEATED: Indexes = ORDER | PLACES | WAITING | {"ready": {"ready_order", "ready_tenant"}}
+LINES: Indexes = {"tenants": {"tenants_pkey"}, "line_checks": {"line_checks_order"}}
+SEATED: Indexes = ORDER | PLACES | WAITING | LINES | {"ready": {"ready_order", "ready_tenant"}}
 FAIR: Indexes = {"ready": {"ready_order", "ready_tenant"}, "waiting": {"waiting_floor"}}
 PAYLOADS: Indexes = {"payloads": {"payloads_pkey"}}
 
@@ -149,6 +152,19 @@ CALLS = [
         SEATED,
     ),
     Call(
+        "send to a capped tenant that is new",
+        f"select penstock.send_messages('seated', {TEN}, tenant => 'z')",
+        200,
+        SEATED,
+    ),
+    Call(
+        "consume, of ten capped tenants that are new",
+        "select * from penstock.consume_messages_batch('seated', 'x')",
+        1700,
+        SWEEP | PAYLOADS | LINES,
+        400,
+    ),
+    Call(
         "ack, of capped tenants",
         f"select penstock.ack_messages('seated', %(seated)s, {TOKENS})",
         900,
@@ -166,7 +182,7 @@ CALLS = [
     Call(
         "maintain",
         "select * from penstock.maintain()",
-        3200,
+        4300,
         SWEEP
         | PAYLOADS
         | {

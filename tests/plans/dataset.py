@@ -61,7 +61,20 @@ select
 from penstock.queues q, generate_series(1, 20) n where q.name in ('capped', 'seated');
 insert into penstock.tenants (queue_id, tenant, seats)
 select q.id, chr(97 + n), 5 from penstock.queues q, generate_series(0, 4) n where q.name = 'seated'
-on conflict do nothing
+on conflict do nothing;
+insert into penstock.waiting
+    (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, large, published_at, tenant, payload)
+select
+    q.id, q.id, %(base)s + 2 * %(rows)s + n, 2, true, %(base)s + %(rows)s, 0, false, clock_timestamp(),
+    'new ' || n, '{"n": 1}'
+from penstock.queues q, generate_series(1, 10) n where q.name = 'seated';
+insert into penstock.line_checks (queue_id, seen_full, rank, made_at, tenant)
+select q.id, t.seen_full, %(base)s + %(rows)s, clock_timestamp(), t.tenant
+from penstock.queues q cross join (
+    select false, 'new ' || n from generate_series(1, 10) n
+    union all select true, chr(97 + n) from generate_series(0, 4) n
+) t(seen_full, tenant)
+where q.name = 'seated'
 """
 SCHEDULED = """
 insert into penstock.scheduled

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from ..conftest import Connect
-from .calls import CALLS, FLOORS, LEASES, ORDER, SWEEP, Call, check
+from .calls import CALLS, FLOORS, LEASES, ORDER, PAYLOADS, SWEEP, Call, check
 from .observed import Session
 
 DEAD_ROWS = 20_000
@@ -25,6 +25,13 @@ RANGES = [
         rows=None,
     ),
     Call("pulse", "select penstock.pulse('me', 60, '{lean}')", 300, FLOORS | LEASES),
+    Call(
+        "consume a new line",
+        "select * from penstock.consume_messages_batch('lines', 'x')",
+        350,
+        SWEEP | PAYLOADS,
+        400,
+    ),
     Call("list", "select * from penstock.list_messages('lean', 'ready')", 60, ORDER),
 ]
 
@@ -44,6 +51,7 @@ def turned_over(connect18: Connect) -> Iterator[psycopg.Connection[Any]]:
     sql.execute(
         "select penstock.create_queue('seated', retain_completed_seconds => 0, tenant_max_active => 40)"
     )
+    sql.execute("select penstock.create_queue('lines', tenant_max_active => 1)")
     sql.execute("select * from penstock.maintain()").fetchall()
     reader = connect18(autocommit=False)
     reader.execute("set transaction isolation level repeatable read")
@@ -87,6 +95,14 @@ def turn_over_caps(sql: psycopg.Connection[Any]) -> None:
             {"queue": queue},
         ).fetchall():
             pass
+    # Twenty checks of a line that no session has looked at, and as many of a line that is full.
+    for level in ("repeatable read", "read committed"):
+        with sql.transaction():
+            sql.execute(f"set transaction isolation level {level}")
+            for _ in range(20):
+                sql.execute("select penstock.send_messages('lines', '{1,2}', tenant => 'a')")
+    sql.execute("select count(*) from penstock.consume_messages_batch('lines', 'x')").fetchall()
+    sql.execute("select penstock.purge_queue('lines')")
 
 
 @pytest.mark.slow
@@ -97,6 +113,9 @@ def test_calls_do_not_walk_over_the_dead(turned_over: psycopg.Connection[Any], c
     dead = sql.execute(
         "select relname, n_dead_tup from pg_stat_user_tables where relname in ('ready', 'active', 'places')"
     ).fetchall()
+    checks = "select n_dead_tup from pg_stat_user_tables where relname = 'line_checks'"
+    assert sql.execute(checks).fetchall()[0][0] > DEAD_ROWS / BATCH * 20
+    sql.execute("select penstock.send_message('lines', '1', tenant => 'b')")
     assert all(n > DEAD_ROWS * 0.9 for _, n in dead), f"there is nothing to walk over: {dead}"
     # What came back from a nack is delivered first: out of the way.
     for queue in ("kept", "lean"):
