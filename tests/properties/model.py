@@ -68,7 +68,7 @@ def check_choice(queue: Queue, chosen: Sequence[Message], most: int, at: datetim
                 if e.kind == "new" and (e.message.priority, e.message.tenant) == (priority, tenant)
             ]
             own = [m for m in taken if m in belongs]
-            assert own == belongs[: len(own)], "not in the order of its tenant"
+            assert own == belongs[: len(own)], f"not in the order of its tenant: {own} of {belongs}"
 
 
 BEFORE = ("ready", "waiting", "scheduled")
