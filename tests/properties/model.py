@@ -158,6 +158,7 @@ class Model:
             claimed = [m for line, n in zip(lines, shares, strict=True) for m in line[:n]]
         for message in claimed:
             self._lease(queue, message, token, vt_seconds)
+        queue.entries = [e for e in queue.entries if e.message.state == "ready"]
         missing = batch_size - len(claimed)
         if missing == 0:
             return claimed
