@@ -82,7 +82,7 @@ class Handle(Generic[R_co]):
     def _patience(self, timeout: Duration | None) -> float | None:
         if self._task.result_seconds is None:
             raise InvalidArgument(
-                f"task {self.task_name!r} does not keep its result", hint="declare it with result=True"
+                f"task {self.task_name!r} does not keep its result: declare it with @app.task(result=True)"
             )
         return None if timeout is None else interval("timeout", timeout)
 

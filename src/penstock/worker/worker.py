@@ -102,7 +102,7 @@ class Worker:
         self._executor: Executor | None = None
         self._silent_at: float | None = None
         self._running: asyncio.Task[None] | None = None
-        # The task whose block runs beside this worker, and whether it was cancelled because the worker failed.
+        # The task whose block runs beside this worker; cancelled where the worker fails.
         self._body: asyncio.Task[Any] | None = None
         self._has_cancelled = False
         self.started = Started()
@@ -132,7 +132,7 @@ class Worker:
         await self._finish(running)
 
     async def _finish(self, running: asyncio.Task[None]) -> None:
-        """Drain and stop, and raise the error of the worker; abort where the caller is cancelled meanwhile."""
+        """Drain and stop, and raise the error of the worker. To cancel the caller meanwhile aborts it."""
         if self._stopping is None:
             self.stop()
         try:
@@ -220,7 +220,7 @@ class Worker:
         client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
         claims = self._app.new_async_client(max_connections=1, maintain=False)
         claims._settings = (calls.SET_ASYNCHRONOUS,)
-        client._host.be_quiet()
+        client._be_quiet()
         beating = self._loop_of(self._beat(), "health")
         try:
             if await self._begin(client, claims):
