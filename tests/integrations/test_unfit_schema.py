@@ -1,4 +1,4 @@
-"""using() on a database without the schema, or with an old one: the error says what to do, for each driver."""
+"""using() on a database without the schema, or with an old one: the error says so, for each driver."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ def old(servers: Servers, server18: Server) -> Iterator[str]:
 async def refused(driver: Driver, dsn: str) -> BaseException:
     """What send() raises in a transaction of the driver. The client itself is never connected."""
     async with driver.open(dsn) as caller:
-        if driver.is_awaited:
-            client = penstock.AsyncClient(dsn)
-        else:
-            client = awaited(penstock.Client(dsn))
+        client = penstock.AsyncClient(dsn) if driver.is_awaited else awaited(penstock.Client(dsn))
         try:
             await client.using(caller.connection).send("orders", {"order": 17})
         except Exception as exc:
