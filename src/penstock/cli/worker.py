@@ -21,6 +21,7 @@ import click
 from .arguments import complete_queue, service_options
 from .connection import listen_dsn_option
 from .failures import FAILED, Failure, as_failure, is_lasting
+from .hiding import hide
 
 if TYPE_CHECKING:
     from penstock.tasks.app import App
@@ -131,7 +132,11 @@ def worker(  # noqa: PLR0917 - one for each option
                 health=health,
             )
             if processes > 1:
-                sys.exit(Supervisor(processes, sys.argv, grace=grace, lease=lease, health=health).run())
+                arguments, environ = hide(sys.argv[1:])
+                supervisor = Supervisor(
+                    processes, arguments, environ=environ, grace=grace, lease=lease, health=health
+                )
+                sys.exit(supervisor.run())
             watch_parent(one.stop_from_anywhere)
             # What is there now stays: the collector need not look at it again and again.
             gc.freeze()
