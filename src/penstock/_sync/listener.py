@@ -37,8 +37,8 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 POOLED = (
     "polling for messages, which takes up to a second: this connection leads through a pooler like PgBouncer,"
-    " and LISTEN does not; to be woken at once, give the DSN of PostgreSQL itself as listen_dsn,"
-    " --listen-dsn or PENSTOCK_LISTEN_URL"
+    " through which LISTEN does not work; to be woken at once, give the DSN of PostgreSQL itself as"
+    " listen_dsn, --listen-dsn or PENSTOCK_LISTEN_URL"
 )
 
 Connection = psycopg.Connection[Any]
