@@ -12,6 +12,7 @@ from penstock._async import waiting as awaited
 from penstock._sync import waiting as blocking
 from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError
 from penstock.models import MessageDetails
+from penstock.payloads import fault_of, harmless
 from penstock.values import Duration, interval
 
 from .arguments import from_plain
@@ -95,7 +96,9 @@ class Handle(Generic[R_co]):
         try:
             result: R_co = from_plain(details.result, self._task.arguments.result_kind)
         except (ValueError, TypeError, msgspec.ValidationError) as exc:
-            raise PayloadInvalid(f"the result of {self!r} does not fit its annotation: {exc}") from exc
+            raise PayloadInvalid(
+                f"the result of {self!r} does not fit its annotation: {fault_of(exc)}"
+            ) from harmless(exc)
         return result
 
     def __repr__(self) -> str:
