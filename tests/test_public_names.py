@@ -108,7 +108,7 @@ def test_of_the_modules() -> None:
         "script",
         "uninstall",
     ]
-    assert settings.__all__ == ["resolve_dsn"]
+    assert settings.__all__ == ["find_dsn", "resolve_dsn", "resolve_listen_dsn"]
     for module in (errors, schema, settings):
         assert sorted(module.__all__) == module.__all__
         assert all(hasattr(module, name) for name in module.__all__)

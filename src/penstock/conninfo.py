@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from typing import Any
+from urllib.parse import unquote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -28,6 +29,8 @@ KEEPALIVE = {
 
 SHOWN = ("host", "hostaddr", "port", "dbname", "user")
 HIDDEN = "***"
+# Parameters whose values are nobody else's business.
+SECRET = re.compile("pass|secret|scram")
 FORM = "it should read postgresql://user:password@host:port/name, or host=... dbname=..."
 ESCAPE = "in a URL write @ as %40, / as %2F, : as %3A and % as %25 within a user or password"
 
@@ -77,12 +80,37 @@ def _parse(dsn: str, name: str = "the DSN") -> dict[str, Any]:
         scheme = re.match(r"\w+://", dsn)
         if scheme and not scheme[0].startswith("postgres"):
             raise InvalidArgument(f"{name} must begin with postgresql://, not {scheme[0]}", hint=FORM)
+        if (parameter := _unknown_parameter(dsn)) is not None:
+            raise InvalidArgument(
+                f'{name} has a parameter "{parameter}" that PostgreSQL does not know', hint=FORM
+            )
         harmless = f' "{dsn}"' if re.fullmatch(r"[\w./-]*", dsn) else ""
         raise InvalidArgument(f"PostgreSQL does not understand {name}{harmless}", hint=f"{FORM}; {ESCAPE}")
     hosts, ports = str(given.get("host", "")).split(","), str(given.get("port", "")).split(",")
     if any("@" in host[1:] for host in hosts) or not all(re.fullmatch(r"\d*", port) for port in ports):
         raise InvalidArgument(f"{name} has no proper host and port", hint=f"{FORM}; {ESCAPE}")
     return given
+
+
+def _unknown_parameter(dsn: str) -> str | None:
+    """The first parameter that libpq does not know, where it cannot be a piece of a password.
+
+    A password that is not escaped or quoted can look like a parameter. So none is named that an `@` or a
+    quote without an end follows, and none behind a password.
+    """
+    if "://" in dsn:
+        query = dsn.partition("?")[2]
+        found = [] if "@" in query else [unquote(part.partition("=")[0]) for part in query.split("&")]
+    else:
+        bare = re.sub(r"'(?:\\.|[^'\\])*'", "", dsn)
+        found = [] if "'" in bare or "@" in bare else re.findall(r"(?:^|\s)(\w+)\s*=", bare)
+    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()} | {"ssl"}
+    for parameter in found:
+        if parameter not in known:
+            return parameter if re.fullmatch(r"\w{1,40}", parameter) else None
+        if SECRET.search(parameter):
+            return None
+    return None
 
 
 def _try_to_parse(dsn: str) -> dict[str, Any] | None:

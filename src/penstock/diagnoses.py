@@ -123,10 +123,11 @@ class StatementDiagnosis:
 class EngineDiagnosis:
     """How the engine is.
 
-    maintained_at: when the chores of maintain() were last done; None: never. installed_at: when this version
-    was. clock_offset_seconds: by how much penstock.clock() is ahead of the server's clock. clock_body: what
-    it consists of. days_ahead: for how many days there are partitions of the history. sequence_name,
-    sequence_used: the one that is used up most, 0 to 1.
+    maintained_at: when maintain() last did the chores that are due once a minute (its calls in between are
+    not recorded); None: never. installed_at: when this version was. clock_offset_seconds: by how much
+    penstock.clock() is ahead of the server's clock. clock_body: what it consists of. days_ahead: for how many
+    days there are partitions of the history. sequence_name, sequence_used: the one that is used up most,
+    0 to 1.
     """
 
     maintained_at: datetime | None

@@ -177,6 +177,13 @@ _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
 }
 
 
+# What PostgreSQL raises where the schema, a function or a type is not there, if it names the schema.
+_MISSING: Final = "3F000"
+_OUTDATED: Final = frozenset({"42883", "42704"})
+
+MIGRATE: Final = "Run `penstock migrate`, or `penstock sql` and psql, on this database."
+
+
 def by_sqlstate() -> dict[str, type[PenstockError]]:
     """Each SQLSTATE of the schema with the class that stands for it, in order."""
     return dict(_BY_SQLSTATE)
@@ -185,16 +192,31 @@ def by_sqlstate() -> dict[str, type[PenstockError]]:
 def from_database(exc: BaseException) -> PenstockError | None:
     """The exception for an error that a function of the schema raised, of any driver; None for others.
 
+    An error that the schema or a part of it is missing counts, too: the database has to be migrated.
     SQLAlchemy and Django wrap the error of the driver: the first in the chain that has our SQLSTATE counts.
     """
     seen = set[int]()
     link: BaseException | None = exc
     while link is not None and id(link) not in seen:
         seen.add(id(link))
-        cls = _BY_SQLSTATE.get(getattr(link, "sqlstate", None) or getattr(link, "pgcode", None) or "")
+        code = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None) or ""
+        cls = _BY_SQLSTATE.get(code)
         diag = getattr(link, "diag", link)
         message = getattr(diag, "message_primary", None) or getattr(link, "message", None)
+        if message and (unfit := _unfit(code, message)) is not None:
+            return unfit
         if cls is not None and message:
             return cls(message, hint=getattr(diag, "message_hint", None) or getattr(link, "hint", None))
         link = getattr(link, "orig", None) or link.__cause__
+    return None
+
+
+def _unfit(code: str, message: str) -> SchemaError | None:
+    """The exception for an error that says that the schema or a part of it is not there."""
+    if code == _MISSING and "penstock" in message:
+        return SchemaMissing(f"the database has no schema of Penstock: {message}", hint=MIGRATE)
+    if code in _OUTDATED and "penstock." in message:
+        return SchemaOutdated(
+            f"the schema of the database is older than this version of Penstock: {message}", hint=MIGRATE
+        )
     return None

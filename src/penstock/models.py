@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime
-from typing import Any, Literal, TypeAlias
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias
 
 from .payloads import Json
 from .values import Duration
@@ -31,6 +31,9 @@ __all__ = [
 State: TypeAlias = Literal["active", "ready", "waiting", "scheduled", "dead", "done"]
 Breakdown: TypeAlias = Literal["priority", "tenant"]
 Missed: TypeAlias = Literal["skip", "one", "all"]
+
+# A time of a schedule is missed, and the schedule overdue, if no worker has acted for it within this.
+SCHEDULE_GRACE: Final = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +261,10 @@ class ListedSchedule:
     last_tick: datetime | None
     paused_at: datetime | None
     created_at: datetime
+
+    def is_overdue(self, now: datetime) -> bool:
+        """Whether a time of it has passed, and no worker has acted for it. now: by the database's clock."""
+        return self.paused_at is None and self.next_at + SCHEDULE_GRACE < now
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from .models import NewMessage
 from .payloads import Codec, Stored, encode, encode_json
 from .statements import array
 from .values import Duration, interval, moment, seconds
+from .wording import shown
 
 __all__ = ["Batch", "Options", "batches"]
 
@@ -32,7 +33,7 @@ class Options:
         """As arguments of the function."""
         if self.delay is not None and self.deliver_after is not None:
             raise InvalidArgument(
-                f"either delay or deliver_after: both were given, {self.delay!r} and {self.deliver_after!r}"
+                f"either delay or deliver_after, not both: {shown(self.delay)}, {shown(self.deliver_after)}"
             )
         return {
             "delay": None if self.delay is None else (repr(interval("delay", self.delay)),),
@@ -50,7 +51,7 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     if headers is None:
         return None
     if not isinstance(headers, Mapping):
-        raise InvalidArgument(f"headers must be a mapping, not {headers!r}")
+        raise InvalidArgument(f"headers must be a mapping, not {shown(headers)}")
     return encode_json(dict(headers), "headers")
 
 

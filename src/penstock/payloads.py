@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
@@ -16,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_che
 import msgspec
 
 from .errors import PayloadInvalid, PayloadTooLarge
+from .wording import shown
 
 __all__ = [
     "MAX_BYTES",
@@ -27,6 +29,8 @@ __all__ = [
     "decode",
     "encode",
     "encode_json",
+    "fault_of",
+    "harmless",
     "load_json",
 ]
 
@@ -42,6 +46,11 @@ Stored: TypeAlias = "str | bytes"
 MAX_DEPTH = 500
 # The most that max_payload_bytes of a queue can be.
 MAX_BYTES = 256_000_000
+# What is told of errors of others, which may quote what they were given: so many, of so many characters.
+MOST_FAULTS = 3
+MOST_TEXT = 200
+# What msgspec quotes: a value that is none of an enumeration.
+QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `|$)", re.DOTALL)
 # From here on Python writes a float with an exponent.
 EXPONENT_FROM = 1e16
 
@@ -93,7 +102,7 @@ def decode(stored: Stored, codec: Codec[T] | None) -> T:
     try:
         return codec.decode(plain)
     except (ValueError, TypeError) as exc:
-        raise PayloadInvalid(f"the payload does not fit {_name(codec)}: {exc}") from exc
+        raise _misfit(codec, exc) from harmless(exc)
 
 
 def encode_json(plain: object, name: str = "payload") -> str:
@@ -199,7 +208,30 @@ def _convert(codec: Codec[Any], payload: object) -> Json:
     try:
         return codec.encode(payload)
     except (ValueError, TypeError) as exc:
-        raise PayloadInvalid(f"the payload does not fit {_name(codec)}: {exc}") from exc
+        raise _misfit(codec, exc) from harmless(exc)
+
+
+def fault_of(exc: BaseException) -> str:
+    """What is wrong with a value, without the value itself: errors are logged, and kept in dead letters."""
+    if type(exc).__module__.startswith("pydantic") and hasattr(exc, "errors"):
+        faults = exc.errors(include_url=False, include_input=False, include_context=False)
+        texts = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults]
+        more = f"; {len(texts) - MOST_FAULTS} more" if len(texts) > MOST_FAULTS else ""
+        return "; ".join(_cut(text) for text in texts[:MOST_FAULTS]) + more
+    return _cut(QUOTED.sub(r"\1", str(exc)))
+
+
+def harmless(exc: BaseException) -> BaseException | None:
+    """The exception, where its own text has no more in it than fault_of() tells: as the cause of another."""
+    return exc if fault_of(exc) == str(exc) else None
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 3]}..."
+
+
+def _misfit(codec: Codec[Any], exc: BaseException) -> PayloadInvalid:
+    return PayloadInvalid(f"the payload does not fit {_name(codec)}: {fault_of(exc)}")
 
 
 def _name(codec: Codec[Any]) -> str:
@@ -259,8 +291,8 @@ def _faults(value: object, name: str) -> Iterator[tuple[str, str]]:
         container, outer, _ = above[-1]
         key, value = following
         if isinstance(container, dict) and (fault := _key_fault(key)):
-            yield outer, f"has the key {key!r}: {fault}"
-        path = f"{outer}[{key!r}]"
+            yield outer, f"has the key {shown(key)}: {fault}"
+        path = f"{outer}[{shown(key)}]"
 
 
 def _items(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterable[tuple[Any, Any]]:

@@ -18,7 +18,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import class_row, tuple_row
 
-from .errors import SchemaMissing, SchemaOutdated, SchemaTooNew, from_database
+from .errors import MIGRATE, SchemaMissing, SchemaOutdated, SchemaTooNew, from_database
 from .version import __version__
 
 __all__ = [
@@ -42,7 +42,6 @@ LOCK = "pg_catalog.pg_advisory_xact_lock(1346719315, 0)"
 
 CHANGED_SETTINGS = ("role", "client_min_messages", "search_path", "check_function_bodies")
 
-MIGRATE = "Run `penstock migrate`, or `penstock sql` and psql, on this database."
 UPGRADE = "Upgrade the package on this machine: pip install --upgrade penstock."
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .errors import InvalidArgument
 from .values import flag
+from .wording import shown
 
 __all__ = ["NULL", "Call", "Parameter", "Repeat", "Row", "array", "call", "call_each", "numbered"]
 
@@ -275,22 +276,24 @@ def _argument(name: str) -> str:
 
 def _dump_text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidArgument(f"{name} must be a string, not {value!r}")
+        raise InvalidArgument(f"{name} must be a string, not {shown(value)}")
     if "\0" in value:
-        raise InvalidArgument(f"{name} must not have a NUL character: {value!r}")
+        raise InvalidArgument(f"{name} must not have a NUL character: {shown(value)}")
     try:
         value.isascii() or value.encode()
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name} must be text, without half of a surrogate pair: {value!r}") from None
+        raise InvalidArgument(
+            f"{name} must be text, without half of a surrogate pair: {shown(value)}"
+        ) from None
     return value
 
 
 def _dump_integer(bits: int) -> Callable[[str, Any], str]:
     def dump(name: str, value: Any) -> str:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise InvalidArgument(f"{name} must be an integer, not {value!r}")
+            raise InvalidArgument(f"{name} must be an integer, not {shown(value)}")
         if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            raise InvalidArgument(f"{name} must be an integer of {bits} bits, not {value!r}")
+            raise InvalidArgument(f"{name} must be an integer of {bits} bits, not {shown(value)}")
         return str(int(value))
 
     return dump
@@ -298,13 +301,13 @@ def _dump_integer(bits: int) -> Callable[[str, Any], str]:
 
 def _dump_double(name: str, value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidArgument(f"{name} must be a number, not {value!r}")
+        raise InvalidArgument(f"{name} must be a number, not {shown(value)}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise InvalidArgument(f"{name} must be a number of reasonable size, not {value!r}")
+        raise InvalidArgument(f"{name} must be a number of reasonable size, not {shown(value)}")
     return repr(number)
 
 
@@ -315,7 +318,7 @@ def _dump_boolean(name: str, value: Any) -> str:
 def _dump_array(dump: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
     def dump_all(name: str, value: Any) -> str:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-            raise InvalidArgument(f"{name} must be a sequence, not {value!r}")
+            raise InvalidArgument(f"{name} must be a sequence, not {shown(value)}")
         return array(None if element is None else dump(name, element) for element in value)
 
     return dump_all

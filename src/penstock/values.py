@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 from .errors import InvalidArgument
+from .wording import shown
 
 __all__ = [
     "HIGH",
@@ -40,9 +41,9 @@ def interval(name: str, value: Duration, longest: int = LONGEST) -> float:
     """A duration as seconds, not below zero."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise InvalidArgument(f"{name} must be a number of seconds or a timedelta, not {value!r}")
+        raise InvalidArgument(f"{name} must be a number of seconds or a timedelta, not {shown(value)}")
     if not 0 <= number <= longest:
-        raise InvalidArgument(f"{name} must be 0 to {longest} seconds, not {value!r}")
+        raise InvalidArgument(f"{name} must be 0 to {longest} seconds, not {shown(value)}")
     return float(number)
 
 
@@ -56,10 +57,10 @@ def moment(name: str, value: datetime | None) -> str | None:
     if value is None:
         return None
     if not isinstance(value, datetime):
-        raise InvalidArgument(f"{name} must be a datetime, not {value!r}")
+        raise InvalidArgument(f"{name} must be a datetime, not {shown(value)}")
     if value.utcoffset() is None:
         raise InvalidArgument(
-            f"{name} must have a time zone, not {value!r}",
+            f"{name} must have a time zone, not {shown(value)}",
             hint="datetime.now(timezone.utc) + timedelta(...), or delay= with seconds",
         )
     return value.isoformat()
@@ -68,7 +69,7 @@ def moment(name: str, value: datetime | None) -> str | None:
 def flag(name: str, value: bool) -> bool:
     """True or False, and nothing that only looks like it."""
     if not isinstance(value, bool):
-        raise InvalidArgument(f"{name} must be True or False, not {value!r}")
+        raise InvalidArgument(f"{name} must be True or False, not {shown(value)}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""How lengths of time, counts and signals read to a person."""
+"""How lengths of time, counts, signals and values read to a person."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import signal
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-__all__ = ["age", "ago", "count", "signal_name"]
+__all__ = ["age", "ago", "count", "shown", "signal_name"]
 
+# So much of a value is quoted in an error: enough to find it, not all that it holds.
+MOST_SHOWN = 80
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -34,6 +36,12 @@ def ago(at: datetime, now: datetime) -> str:
 def count(number: int, thing: str, things: str | None = None) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def shown(value: object) -> str:
+    """A value as an error quotes it: cut, since it may be large, and hold what others should not read."""
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
 def signal_name(number: int) -> str:

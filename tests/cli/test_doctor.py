@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -106,3 +107,28 @@ def test_wrong_usage_and_no_database(command: Command) -> None:
     )
     listed = command("doctor", "--list").ok().out.splitlines()
     assert [line.split()[0] for line in listed[1:]] == NAMES
+
+
+@pytest.mark.parametrize("patience", ["1s", "5m", "1d"])
+@pytest.mark.parametrize(
+    ("late", "state", "status"), [(30, "active", "ok"), (90, "overdue: no worker has it", "warning")]
+)
+def test_a_schedule_is_late_for_doctor_where_it_is_overdue_in_the_list(
+    *, command: Command, healthy: penstock.Client, late: int, state: str, status: str, patience: str
+) -> None:
+    due = healthy.clock() - timedelta(seconds=late)
+    healthy.put_schedule("hourly", "billing", {}, definition="@hourly", next_at=due)
+    listed = command("schedule", "list").ok().out.splitlines()[-1]
+    (found,) = command("doctor", "--check", "schedules", "--json", "--patience", patience).lines[0]
+    assert listed.endswith(state)
+    # The patience only tells how bad it is: a problem after twelve times that.
+    assert found["status"] == ("problem" if status == "warning" and patience == "1s" else status)
+
+
+def test_maintenance_tells_what_it_has_seen(command: Command, healthy: penstock.Client) -> None:
+    """Only the chores of each minute leave a trace, however often maintain() is called."""
+    done_at = healthy.diagnose_engine().maintained_at
+    healthy.maintain()
+    assert healthy.diagnose_engine().maintained_at == done_at
+    (found,) = command("doctor", "--check", "maintenance", "--json").ok().json
+    assert found["found"].startswith("The chores of each minute were done ")

@@ -230,6 +230,30 @@ def test_a_dsn_that_was_written_wrongly(
     assert isinstance(error, InvalidArgument | DatabaseUnavailable)
 
 
+@pytest.mark.parametrize(
+    ("dsn", "name"),
+    [
+        (f"postgresql://u:{SECRET}@127.0.0.1:1/db?foo=1", "foo"),
+        (f"postgresql://u:{SECRET}@127.0.0.1:1/db?sslmode=require&pgbouncer=true", "pgbouncer"),
+        (f"host=127.0.0.1 schema=public password={SECRET}", "schema"),
+        (f"host=127.0.0.1 options='-c a=b' databse=x password={SECRET}", "databse"),
+        (f"host=127.0.0.1 passwd={SECRET}", "passwd"),
+        # What stands behind a password, or before an @, may be a part of it.
+        (f"host=127.0.0.1 password=a {SECRET}=b", None),
+        (f"postgresql://u:a/{SECRET}?{SECRET}=1@127.0.0.1:1/db", None),
+        (f"postgresql://127.0.0.1/db?password=a&{SECRET}=b", None),
+        (f"host=127.0.0.1 user='a {SECRET}=b", None),
+    ],
+)
+def test_an_unknown_parameter_is_named(
+    make_client: MakeClient, caplog: pytest.LogCaptureFixture, dsn: str, name: str | None
+) -> None:
+    error, _ = fail(make_client, caplog, dsn)
+    assert isinstance(error, InvalidArgument)
+    if name is not None:
+        assert str(error) == f'dsn has a parameter "{name}" that PostgreSQL does not know'
+
+
 @pytest.mark.parametrize("mistake", ["no scheme", "an @ in it", "an equals sign without quotes"])
 def test_so_it_is_in_the_environment(
     make_client: MakeClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, mistake: str

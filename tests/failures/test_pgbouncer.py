@@ -144,12 +144,24 @@ def test_all_in_one_transaction(client: Client, queue: str, sql18: Sql) -> None:
     assert count_in(sql18) == 5000
 
 
-def test_consuming_by_polling(client: Client, queue: str, sql18: Sql) -> None:
+def test_consuming_by_polling(
+    client: Client, queue: str, sql18: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
     with streams(client, queue) as (stream,):
         for number in range(5):
             assert send_and_time(sql18, stream, number) < POLLED_SECONDS
         assert listening(sql18) == []
         assert not any("listen" in text.lower() for text in backends(sql18).values())
+    assert caplog.text.count("PENSTOCK_LISTEN_URL") == 1, "it is said once, and what to set"
+
+
+def test_listening_through_it_is_not_listening(
+    make_client: MakeClient, bouncer: PgBouncer, queue: str, sql18: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = make_client(bouncer.dsn, listen_dsn=bouncer.dsn, maintain=False)
+    with streams(client, queue) as (stream,):
+        assert send_and_time(sql18, stream, 1) < POLLED_SECONDS
+        eventually(lambda: "PENSTOCK_LISTEN_URL" in caplog.text, "it is said")
 
 
 @pytest.mark.usefixtures("no_polling")

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from penstock import __version__, schema
-from penstock.errors import SchemaMissing, SchemaOutdated, SchemaTooNew
+from penstock.errors import MIGRATE, SchemaMissing, SchemaOutdated, SchemaTooNew
 
 from .catalog import describe, everything
 from .conftest import Cluster, Open
@@ -205,7 +205,7 @@ def test_an_older_schema_is_told_from_a_current_one(cluster: Cluster, open_conne
     schema.install(connection)
     with pytest.raises(SchemaOutdated, match=f"migration {schema.load().number}") as outdated:
         schema.check(connection, _changed(number=9999))
-    assert outdated.value.hint == schema.MIGRATE
+    assert outdated.value.hint == MIGRATE
     with pytest.raises(SchemaOutdated):
         schema.check(connection, _changed(roles="-- another"))
 

@@ -259,7 +259,7 @@ def test_static_functions_of_a_class_are_tasks(unconnected: App) -> None:
 
     assert Mail.send("a") == Mail().send("a") == "a"
     assert Mail.receive("b") == "b"
-    with pytest.raises(InvalidArgument, match="to=5"):
+    with pytest.raises(InvalidArgument, match=r"'to' \(argument 1, of type int\)"):
         Mail.send.enqueue(5)  # type: ignore[arg-type]
 
 
@@ -287,3 +287,51 @@ def test_an_unknown_task_gets_no_retries(unconnected: App) -> None:
     unconnected.task(handler)
     with pytest.raises(InvalidArgument, match=r"'nope'.*handler"):
         unconnected.add_retries("nope", 1)
+
+
+def test_a_method_is_refused(unconnected: App) -> None:
+    with pytest.raises(InvalidArgument, match=r"Shop\.pay is a method, and a worker has no 'self'") as caught:
+
+        class Shop:
+            @unconnected.task
+            def pay(self, order: int) -> None: ...
+
+    assert "@staticmethod" in (caught.value.hint or "")
+    with pytest.raises(InvalidArgument, match=r"Shop\.count is a method, and a worker has no 'cls'"):
+
+        class Shop:  # type: ignore[no-redef]
+            @unconnected.task(max_attempts=3)
+            @classmethod
+            def count(cls) -> None: ...
+
+    with pytest.raises(InvalidArgument, match=r"Shop\.sweep is a method"):
+
+        class Shop:  # type: ignore[no-redef]
+            @unconnected.periodic(every=60)
+            async def sweep(self) -> None: ...
+
+    assert unconnected.tasks == {}
+    assert unconnected.queues == ()
+
+
+def test_what_only_looks_like_a_method_is_a_task(unconnected: App) -> None:
+    class Shop:
+        @staticmethod
+        @unconnected.task
+        def pay(order: int) -> int:
+            return order
+
+        @unconnected.task
+        @staticmethod
+        def refund(order: int) -> int:
+            return order
+
+    @unconnected.task
+    def first(self: int) -> int:
+        """A function with an odd name for its parameter."""
+        return self
+
+    assert set(unconnected.tasks) == {"pay", "refund", "first"}
+    assert Shop.pay(1) == Shop().pay(2) - 1 == 1
+    assert cast("Any", Shop.refund)(3) == 3
+    assert first.call(4).arguments == {"self": 4}

@@ -197,9 +197,8 @@ def test_a_bad_timeout(unconnected: App, timeout: Any) -> None:
 
 async def test_a_result_that_is_not_kept(unconnected: App) -> None:
     task = unconnected.task(double)
-    with pytest.raises(InvalidArgument, match="double") as caught:
+    with pytest.raises(InvalidArgument, match=r"'double' does not keep its result: .*result=True"):
         task.handle(1).result(timeout=1)
-    assert "result=True" in (caught.value.hint or "")
     with pytest.raises(InvalidArgument, match="double"):
         await task.handle(1).result_async(timeout=1)
 

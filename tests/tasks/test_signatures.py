@@ -33,10 +33,10 @@ def plain(a: int, b: str, c: float = 1.5) -> None: ...
         ((1, "x"), {"d": 5}, "'d'"),
         ((1, "x"), {"a": 1}, "'a' twice"),
         ((1, "x"), {"b": "x"}, "'b' twice"),
-        (("x", "x"), {}, "a='x'"),
-        ((1,), {"b": 5}, "b=5"),
-        ((1, "x", "y"), {}, "c='y'"),
-        ((1, "x"), {"c": None}, "c=None"),
+        (("x", "x"), {}, r"'a' \(argument 1, of type str\)"),
+        ((1,), {"b": 5}, r"'b' \(argument 2, of type int\)"),
+        ((1, "x", "y"), {}, r"'c' \(argument 3, of type str\)"),
+        ((1, "x"), {"c": None}, r"'c' \(argument 3, of type NoneType\)"),
         ((1, "x"), {"self": 1}, "'self'"),
     ],
 )
@@ -172,7 +172,7 @@ class Adding:
 )
 def test_other_things_that_can_be_called(function: Any) -> None:
     assert call(function, 5, at=date(2026, 1, 1)) == (6, date(2026, 1, 1))
-    with pytest.raises(InvalidArgument, match="a='x'"):
+    with pytest.raises(InvalidArgument, match=r"'a' \(argument 1, of type str\)"):
         call(function, "x")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,15 @@ async def other():
 """
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *arguments: str, environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """The command, until it ends by itself."""
     command = [sys.executable, "-m", "penstock.cli", "worker", *arguments]
     return subprocess.run(
         command,
         cwd=folder,
+        env={**os.environ, **(environ or {})},
         check=False,
         capture_output=True,
         text=True,
@@ -87,12 +92,43 @@ def test_a_database_without_the_schema_ends_it(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_role_without_rights_ends_it_with_a_line(stage: Stage, sql18: Sql, processes: str) -> None:
+    stage.write(TWO_QUEUES)
+    role = f"nobody_{sql18.info.dbname}"
+    sql18.execute(f"create role {role} login")
+    try:
+        dsn = stage.dsn.replace("postgres@", f"{role}@")
+        ended = run(stage.folder, "jobs:app", "--dsn", dsn, "--processes", processes)
+    finally:
+        sql18.execute(f"drop role {role}")
+    assert ended.returncode == 1
+    assert "permission denied" in ended.stderr
+    assert "grant one of them" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) <= int(processes)
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_an_embedded_server_that_cannot_start_ends_it_with_a_line(stage: Stage, processes: str) -> None:
+    stage.write(TWO_QUEUES)
+    environ = {"PENSTOCK_PG_BIN": str(stage.folder / "nothing"), "HOME": str(stage.folder)}
+    ended = run(stage.folder, "jobs:app", "--processes", processes, environ=environ)
+    assert ended.returncode == 1
+    assert "Error: " in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (("nothing:app",), "there is no module 'nothing'"),
-        (("jobs:nothing",), "'nothing' of module 'jobs'"),
-        (("jobs:say",), "not a penstock.App"),
+        (("jobs:nothing",), "module 'jobs' has no attribute 'nothing': its apps are jobs:app"),
+        (("jobs:say",), "module 'jobs' has a function, not an app, as 'say': its apps are jobs:app"),
+        (("two",), "module 'two' has 2 apps, say which: its apps are two:app, two:other"),
+        (("none",), "module 'none' has no app: there is no penstock.App in"),
+        (("none:app",), "module 'none' has no attribute 'app': there is no penstock.App in"),
         (("jobs:app", "--queue", "c"), "no task of this app is in queue 'c'"),
         (("jobs:app", "--concurrency", "0"), "concurrency"),
         (("jobs:app", "--queue", "c", "--processes", "2"), "no task of this app is in queue 'c'"),
@@ -102,6 +138,8 @@ def test_a_database_without_the_schema_ends_it(
 def test_what_makes_no_sense_is_refused(stage: Stage, arguments: tuple[str, ...], complaint: str) -> None:
     stage.write(TWO_QUEUES)
     stage.write("", name="empty")
+    stage.write("other = penstock.App()", name="two")
+    (stage.folder / "none.py").write_text("")
     ended = run(stage.folder, *arguments)
     assert ended.returncode in (1, 2)
     assert complaint in ended.stderr

@@ -27,7 +27,7 @@ def popen(*arguments, **options):
     return process
 
 supervisor.subprocess.Popen = popen
-one = supervisor.Supervisor(6, [""], grace=600, lease=30, health=Health())
+one = supervisor.Supervisor(6, [], environ={}, grace=600, lease=30, health=Health())
 one._argv = ["sleep", "600"]
 code = one.run()
 print(len(started), [process.poll() for process in started])
@@ -51,7 +51,7 @@ def popen(*arguments, **options):
     return real(*arguments, **options)
 
 supervisor.subprocess.Popen = popen
-one = supervisor.Supervisor(2, [""], grace=600, lease=30, health=Health())
+one = supervisor.Supervisor(2, [], environ={}, grace=600, lease=30, health=Health())
 one._argv = ["sleep", "600"]
 sys.exit(one.run())
 """

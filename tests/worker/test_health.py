@@ -124,7 +124,7 @@ def test_systemd_follows_the_life_of_a_worker(
 
 def test_a_worker_that_cannot_work_is_never_ready(stage: Stage, manager: Systemd) -> None:
     worker = stage.write("").start()
-    assert worker.wait() == 1
+    assert worker.wait() == 2
     assert "this app has no tasks" in worker.log
     assert "READY=1" not in manager.lines
 

@@ -381,3 +381,6 @@ def test_a_worker_that_ends_by_an_error_ends_though_a_thread_runs_on(stage: Stag
     sql18.execute("alter function penstock.consume_messages_batch rename to consume_no_more")
     assert worker.wait() == 1
     assert "consume_messages_batch" in worker.log
+    last = worker.log.splitlines()[-1]
+    assert last.startswith("Error: the schema of the database is older")
+    assert "penstock migrate" in last

@@ -30,7 +30,7 @@ from penstock.errors import (
 )
 from penstock.integrations import adapt_async
 from penstock.payloads import Codec, codec_of
-from penstock.settings import resolve_dsn
+from penstock.settings import resolve_dsn, resolve_listen_dsn
 from penstock.starting import install_schema, start_embedded
 from penstock.statements import Call, Repeat
 from penstock.values import Backoff, Duration, flag, interval
@@ -67,7 +67,8 @@ class AsyncClient(AsyncApi):
     """All calls on connections of its own, each in a transaction of its own.
 
     dsn: the database; else PENSTOCK_DATABASE_URL, DATABASE_URL, libpq's own variables, or the embedded
-    server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer. max_connections: how
+    server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer; else, where dsn is not
+    given either, PENSTOCK_LISTEN_URL. max_connections: how
     many it opens at most, besides the one that listens. connection_timeout: how long a call waits for one of
     them. retry_for: how long a call is tried again while there is no connection. codec: for all payloads.
     maintain: whether to do what is due now and then while consuming. install: whether to install or upgrade
@@ -94,7 +95,7 @@ class AsyncClient(AsyncApi):
         self._dsn = resolve_dsn(dsn, os.environ)
         if self._dsn is not None:
             complete(self._dsn, "dsn")
-        self._listen_dsn = None if listen_dsn is None else resolve_dsn(listen_dsn, os.environ)
+        self._listen_dsn = resolve_listen_dsn(listen_dsn, dsn, os.environ)
         if self._listen_dsn is not None:
             complete(self._listen_dsn, "listen_dsn")
         self._limit = max_connections
@@ -397,16 +398,35 @@ class AsyncClient(AsyncApi):
         return AsyncConsumer(self._host, queue_name, options)
 
     async def _connect_listener(self) -> psycopg.AsyncConnection[Any] | None:
-        """A connection that can listen; None where there is none to be had."""
+        """A connection that can listen; None where a pooler is in between."""
         connections = await self._opened()
-        if self._listen_dsn is None and connections.is_pooled:
-            return None
-        dsn = connections.dsn if self._listen_dsn is None else self._listen_dsn
+        dsn = self._listen_dsn
+        if dsn is None:
+            return None if connections.is_pooled else await self._connect_directly(connections.dsn)
+        connection = await self._connect_directly(dsn)
+        try:
+            probe = calls.session()
+            found = await AsyncOwn(connection).fetch(probe.text, probe.parameters)
+            is_pooled = probe.parse(found).pid != connection.info.backend_pid
+        except BaseException:
+            await connection.close()
+            raise
+        if not is_pooled:
+            return connection
+        await connection.close()
+        return None
+
+    async def _connect_directly(self, dsn: str) -> psycopg.AsyncConnection[Any]:
         try:
             return await connect(complete(dsn), None)
         except psycopg.Error as exc:
             failure = unavailable(exc, dsn)
         raise failure
+
+    def _be_quiet(self) -> None:
+        """The caller reports trouble with the database. It does not know of trouble with listen_dsn."""
+        if self._listen_dsn is None:
+            self._host.be_quiet()
 
 
 def _stricter_isolation(session: calls.Session, is_pooled: bool) -> str:

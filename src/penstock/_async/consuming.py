@@ -13,6 +13,7 @@ from penstock.models import Receipt
 from penstock.payloads import Codec
 from penstock.statements import Call
 from penstock.values import Duration
+from penstock.wording import shown
 
 from .carrier import AsyncCarrier
 from .message import AsyncLease, AsyncMessage
@@ -246,10 +247,10 @@ def _groups(
 ) -> list[tuple[str, list[_Settling]]]:
     """Messages by queue; what is there twice goes in another group: the answer of a call is ids."""
     if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
-        raise InvalidArgument(f"messages must be messages or their receipts, not {messages!r}")
+        raise InvalidArgument(f"messages must be messages or their receipts, not {shown(messages)}")
     messages = list(messages)
     if results is not None and (isinstance(results, str | bytes) or not isinstance(results, Sequence)):
-        raise InvalidArgument(f"results must be a sequence, not {results!r}")
+        raise InvalidArgument(f"results must be a sequence, not {shown(results)}")
     if results is not None and len(results) != len(messages):
         raise InvalidArgument(f"results must be one for each of {len(messages)} messages, not {len(results)}")
     groups: dict[tuple[str, int], dict[int, _Settling]] = {}
@@ -265,5 +266,5 @@ def _receipt(message: Settleable) -> Receipt:
     if isinstance(message, AsyncMessage):
         return message.receipt
     if not isinstance(message, Receipt) or message.token is None:
-        raise InvalidArgument(f"message must be a message or its receipt, not {message!r}")
+        raise InvalidArgument(f"message must be a message or its receipt, not {shown(message)}")
     return message

@@ -32,6 +32,12 @@ CLOSE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
+POOLED = (
+    "polling for messages, which takes up to a second: this connection leads through a pooler like PgBouncer,"
+    " through which LISTEN does not work; to be woken at once, give the DSN of PostgreSQL itself as"
+    " listen_dsn, --listen-dsn or PENSTOCK_LISTEN_URL"
+)
+
 Connection = psycopg.AsyncConnection[Any]
 
 
@@ -48,6 +54,7 @@ class AsyncListener:
         self._background: AsyncBackground | None = None
         self._stopped = False
         self._troubled = False
+        self._has_told_of_pooler = False
         # Whether somebody else tells of trouble with the database.
         self.is_quiet = False
         self._connection: Connection | None = None
@@ -94,7 +101,8 @@ class AsyncListener:
             try:
                 connection = self._connection = await self._connect()
                 if connection is None:
-                    return  # behind a pooler: there is only polling
+                    self._tell_of_pooler()
+                    return
                 await self._serve(connection)
             except Exception as exc:
                 # Whatever it is: consumers poll, and listening is to come back.
@@ -108,6 +116,12 @@ class AsyncListener:
                     await connection.close()
             if not self._stopped:
                 await self._waker.wait(None, self._backoff.next())
+
+    def _tell_of_pooler(self) -> None:
+        """Once: from now on there is only polling."""
+        if not self._has_told_of_pooler:
+            logger.warning("%s", POOLED)
+        self._has_told_of_pooler = True
 
     async def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()

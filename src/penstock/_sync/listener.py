@@ -35,6 +35,12 @@ CLOSE_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
+POOLED = (
+    "polling for messages, which takes up to a second: this connection leads through a pooler like PgBouncer,"
+    " through which LISTEN does not work; to be woken at once, give the DSN of PostgreSQL itself as"
+    " listen_dsn, --listen-dsn or PENSTOCK_LISTEN_URL"
+)
+
 Connection = psycopg.Connection[Any]
 
 
@@ -51,6 +57,7 @@ class Listener:
         self._background: Background | None = None
         self._stopped = False
         self._troubled = False
+        self._has_told_of_pooler = False
         # Whether somebody else tells of trouble with the database.
         self.is_quiet = False
         self._connection: Connection | None = None
@@ -97,7 +104,8 @@ class Listener:
             try:
                 connection = self._connection = self._connect()
                 if connection is None:
-                    return  # behind a pooler: there is only polling
+                    self._tell_of_pooler()
+                    return
                 self._serve(connection)
             except Exception as exc:
                 # Whatever it is: consumers poll, and listening is to come back.
@@ -111,6 +119,12 @@ class Listener:
                     connection.close()
             if not self._stopped:
                 self._waker.wait(None, self._backoff.next())
+
+    def _tell_of_pooler(self) -> None:
+        """Once: from now on there is only polling."""
+        if not self._has_told_of_pooler:
+            logger.warning("%s", POOLED)
+        self._has_told_of_pooler = True
 
     def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()

@@ -13,6 +13,7 @@ from penstock.outgoing import encode_headers
 from penstock.payloads import encode_json
 from penstock.statements import Call, Repeat, call
 from penstock.values import NORMAL, Duration, moment, seconds
+from penstock.wording import shown
 
 from .parsing import given, instant, nothing, value, values
 
@@ -68,7 +69,7 @@ def _results(results: Sequence[object] | None) -> list[str | None] | None:
     if results is None:
         return None
     if isinstance(results, str | bytes) or not isinstance(results, Sequence):
-        raise InvalidArgument(f"results must be a sequence, not {results!r}")
+        raise InvalidArgument(f"results must be a sequence, not {shown(results)}")
     texts = [None if result is None else encode_json(result, "result") for result in results]
     return texts if not texts or any(text is not None for text in texts) else None
 

@@ -50,8 +50,8 @@ COMMANDS = {
     entries=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="The database: --dsn, else PENSTOCK_DATABASE_URL, DATABASE_URL, PGHOST and its like, else the "
-    "embedded server. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 nothing there, "
-    "130 interrupted.",
+    "embedded server, which PENSTOCK_EMBEDDED=0 forbids. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+    "3 not found, 4 nothing there, 130 interrupted.",
 )
 @click.version_option(__version__, message="penstock %(version)s")
 def main() -> None:

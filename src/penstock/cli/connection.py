@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
     from penstock._sync.client import Client
 
-__all__ = ["Session", "connect", "connect_or_embedded", "dsn_option", "json_option", "with_session"]
+__all__ = [
+    "Session",
+    "connect",
+    "connect_or_embedded",
+    "dsn_option",
+    "json_option",
+    "listen_dsn_option",
+    "with_session",
+]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,7 +39,18 @@ def dsn_option(command: Command) -> Command:
         "--dsn",
         metavar="DSN",
         help="The database: postgresql://user:password@host:port/name, or key=value pairs. "
-        "Else PENSTOCK_DATABASE_URL, DATABASE_URL, PGHOST and its like, or the embedded server.",
+        "Else PENSTOCK_DATABASE_URL, DATABASE_URL, PGHOST and its like, or the embedded server, unless "
+        "PENSTOCK_EMBEDDED is 0.",
+    )(command)
+
+
+def listen_dsn_option(command: Command) -> Command:
+    """For commands that wait for messages."""
+    return click.option(
+        "--listen-dsn",
+        metavar="DSN",
+        help="Where to listen for messages, if the database is reached through PgBouncer. "
+        "Else PENSTOCK_LISTEN_URL, unless --dsn is given.",
     )(command)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .arguments import duration, queue_argument
-from .connection import Session, with_session
+from .connection import Session, listen_dsn_option, with_session
 from .failures import FAILED, NOTHING_THERE, Failure
 from .interrupts import Interrupts
 from .printing import END_SECONDS, Acks, Returns, Stdout, envelope, let_go, line, plain
@@ -69,6 +69,7 @@ RETRY_SECONDS = 30
     metavar="DURATION",
     help="After how long a message comes back if this is killed.  [default: the queue's]",
 )
+@listen_dsn_option
 @with_session
 def consume(
     session: Session,
@@ -83,6 +84,7 @@ def consume(
     timeout: float | None,
     concurrency: int | None,
     visibility_timeout: float | None,
+    listen_dsn: str | None,
 ) -> None:
     """Take messages from a queue, and print their payloads, one on each line.
 
@@ -120,6 +122,7 @@ def consume(
             write=write,
             ack=ack,
             follow=follow,
+            listen_dsn=listen_dsn,
         )
         return
 
@@ -132,7 +135,7 @@ def consume(
     async def run() -> None:
         runner = Runner(running, session.output)
         _tell_of_trouble(runner.tell)
-        await runner.run(session.dsn, retry_for=RETRY_SECONDS)
+        await runner.run(session.dsn, listen_dsn=listen_dsn, retry_for=RETRY_SECONDS)
 
     asyncio.run(run())
 
@@ -147,8 +150,10 @@ def _print(
     write: Callable[[Message[Any]], bytes],
     ack: bool,
     follow: bool,
+    listen_dsn: str | None,
 ) -> None:
-    with Interrupts() as interrupts, session.connect(maintain=True, retry_for=RETRY_SECONDS) as client:
+    options = {"maintain": True, "retry_for": RETRY_SECONDS, "listen_dsn": listen_dsn}
+    with Interrupts() as interrupts, session.connect(**options) as client:
         stdout = Stdout.opened(interrupts)
         ends = Acks(client, stdout, session.output.note, patient=follow) if ack else Returns()
         printed, patience = 0, 0.0

@@ -19,7 +19,16 @@ from penstock.errors import (
 
 from .output import printable
 
-__all__ = ["FAILED", "INTERRUPTED", "NOTHING_THERE", "NOT_FOUND", "USAGE", "Failure", "as_failure"]
+__all__ = [
+    "FAILED",
+    "INTERRUPTED",
+    "NOTHING_THERE",
+    "NOT_FOUND",
+    "USAGE",
+    "Failure",
+    "as_failure",
+    "is_lasting",
+]
 
 FAILED = 1
 USAGE = 2
@@ -67,6 +76,15 @@ def as_failure(exc: BaseException) -> Failure | None:
     if isinstance(exc, _of("penstock.embedded", "EmbeddedError")):
         return Failure(_line(exc))
     return None
+
+
+def is_lasting(exc: BaseException) -> bool:
+    """Whether the same command would fail in the same way again: a person has to change something first."""
+    return (
+        isinstance(exc, PenstockError)
+        or getattr(exc, "sqlstate", None) == INSUFFICIENT_PRIVILEGE
+        or isinstance(exc, _of("penstock.embedded", "EmbeddedError"))
+    )
 
 
 def _exit_code(exc: PenstockError) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from .failures import FAILED, as_failure
+from .hiding import run_hidden
 from .output import STDOUT, give_up, give_up_if_stuck
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class LazyGroup(click.Group):
             # A name that the encoding of this terminal does not have is no reason to fail.
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")
+        if not arguments and "args" not in options:
+            run_hidden()
         try:
             return super().main(*arguments, **options)
         except OSError as exc:

@@ -126,14 +126,14 @@ def _facts(found: ListedSchedule) -> dict[str, Any]:
 
 
 def _row(found: ListedSchedule, now: datetime, queue_names: Collection[str]) -> tuple[Any, ...]:
-    from penstock.tasks.periodic import GRACE, times_of
+    from penstock.tasks.periodic import times_of
 
     times = times_of(found.definition)
     if found.queue_name not in queue_names:
         state = "its queue is gone"
     elif found.paused_at is not None:
         state = "paused"
-    elif found.next_at + GRACE < now:
+    elif found.is_overdue(now):
         state = "overdue: no worker has it"
     else:
         state = "active"

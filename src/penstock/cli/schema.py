@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from penstock import __version__
-from penstock.settings import resolve_dsn
+from penstock.settings import find_dsn
 
 from .connection import connect, connect_or_embedded, dsn_option, json_option
 from .failures import Failure
@@ -68,7 +68,7 @@ def sql(output: Path | None) -> None:
 @json_option
 def version(dsn: str | None, as_json: bool) -> None:
     """Print the version of the package, and of a database."""
-    resolved = resolve_dsn(dsn, os.environ)
+    resolved = find_dsn(dsn, os.environ)
     facts: dict[str, str | int | None] = {"package": __version__}
     if resolved is not None:
         from penstock.schema import installed_version

@@ -19,15 +19,19 @@ from typing import TYPE_CHECKING
 import click
 
 from .arguments import complete_queue, service_options
+from .connection import listen_dsn_option
+from .failures import FAILED, Failure, as_failure, is_lasting
+from .hiding import hide
 
 if TYPE_CHECKING:
-    from penstock.errors import PenstockError
     from penstock.tasks.app import App
     from penstock.worker.worker import Worker
 
 __all__ = ["worker"]
 
 logger = logging.getLogger("penstock.worker")
+
+MISSING = object()
 
 
 @click.command()
@@ -67,6 +71,7 @@ logger = logging.getLogger("penstock.worker")
     help="Seconds that tasks have to end when the worker stops.",
 )
 @click.option("--dsn", metavar="DSN", help="The database, instead of the app's own.")
+@listen_dsn_option
 @service_options
 @click.option("--json", "as_json", is_flag=True, help="Log lines of JSON.")
 def worker(  # noqa: PLR0917 - one for each option
@@ -81,6 +86,7 @@ def worker(  # noqa: PLR0917 - one for each option
     health_port: int | None,
     health_host: str,
     dsn: str | None,
+    listen_dsn: str | None,
     log_level: str,
     as_json: bool,
 ) -> None:
@@ -113,8 +119,8 @@ def worker(  # noqa: PLR0917 - one for each option
             # A watchdog ends a process that hangs with SIGABRT: then it says where.
             with suppress(RuntimeError, OSError):
                 faulthandler.enable()
-            if dsn is not None:
-                found.use(dsn)
+            if dsn is not None or listen_dsn is not None:
+                found.use(found.clients.dsn if dsn is None else dsn, listen_dsn=listen_dsn)
             one = Worker(
                 found,
                 queues=queues or None,
@@ -126,17 +132,21 @@ def worker(  # noqa: PLR0917 - one for each option
                 health=health,
             )
             if processes > 1:
-                sys.exit(Supervisor(processes, sys.argv, grace=grace, lease=lease, health=health).run())
+                arguments, environ = hide(sys.argv[1:])
+                supervisor = Supervisor(
+                    processes, arguments, environ=environ, grace=grace, lease=lease, health=health
+                )
+                sys.exit(supervisor.run())
             watch_parent(one.stop_from_anywhere)
             # What is there now stays: the collector need not look at it again and again.
             gc.freeze()
             gc.set_threshold(10_000)
             code = _run(one)
     except PenstockError as exc:
-        if not is_supervised():
-            raise click.ClickException(_text(exc)) from None
-        click.echo(f"Error: {_text(exc)}", err=True)
-        sys.exit(MISCONFIGURED)
+        # Refused before it has begun: to begin again would not help.
+        failure = as_failure(exc)
+        assert failure is not None
+        raise Failure(failure.message, MISCONFIGURED if is_supervised() else failure.exit_code) from None
     # What others want to send at the end: spans, events.
     atexit._run_exitfuncs()
     with suppress(Exception):
@@ -148,21 +158,17 @@ def worker(  # noqa: PLR0917 - one for each option
 
 def _run(worker: Worker) -> int:
     """Work until it ends; the exit code."""
-    from penstock.errors import PenstockError
     from penstock.worker.supervisor import MISCONFIGURED, is_supervised
 
     try:
-        return 0 if worker.run_forever() else 1
-    except PenstockError as exc:
-        click.echo(f"Error: {_text(exc)}", err=True)
-        return MISCONFIGURED if is_supervised() else 1
-    except Exception:
-        traceback.print_exc()
-        return 1
-
-
-def _text(exc: PenstockError) -> str:
-    return f"{exc} ({exc.hint})" if exc.hint else str(exc)
+        return 0 if worker.run_forever() else FAILED
+    except Exception as exc:
+        failure = as_failure(exc)
+        if failure is None:
+            traceback.print_exc()
+            return FAILED
+        failure.show()
+        return MISCONFIGURED if is_supervised() and is_lasting(exc) else failure.exit_code
 
 
 def find_app(reference: str) -> App:
@@ -179,14 +185,18 @@ def find_app(reference: str) -> App:
         if exc.name is None or not f"{module_name}.".startswith(f"{exc.name}."):
             raise
         raise click.UsageError(f"there is no module {exc.name!r} here: {Path.cwd()}") from None
+    apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
+    shown = ", ".join(f"{module_name}:{key}" for key in apps)
+    there = f"its apps are {shown}" if apps else f"there is no penstock.App in {module.__file__}"
+    if name in apps:
+        return apps[name]
     if name:
-        found = getattr(module, name, None)
-        if not isinstance(found, App):
-            raise click.UsageError(f"{name!r} of module {module_name!r} is {found!r}, not a penstock.App")
-        return found
-    apps = [value for value in vars(module).values() if isinstance(value, App)]
-    if len(apps) != 1:
-        raise click.UsageError(
-            f"module {module_name!r} has {len(apps)} apps: say which, as {module_name}:name"
-        )
-    return apps[0]
+        found = getattr(module, name, MISSING)
+        if isinstance(found, App):
+            return found
+        fault = "has no attribute" if found is MISSING else f"has a {type(found).__name__}, not an app, as"
+        raise click.UsageError(f"module {module_name!r} {fault} {name!r}: {there}")
+    if len({id(value) for value in apps.values()}) == 1:
+        return next(iter(apps.values()))
+    fault = f"has {len(apps)} apps, say which" if apps else "has no app"
+    raise click.UsageError(f"module {module_name!r} {fault}: {there}")

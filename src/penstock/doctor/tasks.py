@@ -56,16 +56,14 @@ def _name(worker: ListedWorker) -> str:
 def schedules(facts: Facts, limits: Limits) -> Iterator[Finding]:
     found, now, fine = known(facts.schedules), facts.engine_now, True
     for schedule in found:
-        if schedule.paused_at is not None:
+        # The same rule as of `penstock schedule list`; the patience decides how bad it is.
+        if not schedule.is_overdue(now):
             continue
         late = (now - schedule.next_at).total_seconds()
-        status = severity(late, limits)
-        if status == "ok" or late <= 0:
-            continue
         fine = False
         yield Finding(
             "schedules",
-            status,
+            "problem" if severity(late, limits) == "problem" else "warning",
             f"schedule {schedule.name}",
             f"Due {age(late)} ago, and nobody has sent it: no worker of the app that declares it runs.",
             "Start that worker, or send it now by hand:",

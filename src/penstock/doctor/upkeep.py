@@ -36,6 +36,7 @@ def maintenance(facts: Facts, limits: Limits) -> Iterator[Finding]:
         yield Finding(
             "maintenance", "problem", subject(holder), f"{found} {doing(holder, facts)}", advice, command
         )
+    # Only the chores of each minute leave a trace. A call that finds nothing to do writes nothing.
     last = engine.maintained_at or engine.installed_at
     late = (facts.engine_now - last).total_seconds()
     if engine.queue_count == 0:
@@ -55,14 +56,14 @@ def maintenance(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 "penstock doctor --check locks --check held-vacuum",
             )
         if fine:
-            yield ok("maintenance", f"Done {ago(last, facts.engine_now)}.")
+            yield ok("maintenance", f"The chores of each minute were done {ago(last, facts.engine_now)}.")
     else:
         waits = _something_waits(facts)
         yield Finding(
             "maintenance",
             "problem" if waits and late >= SEVERE * limits.patience else "warning",
             None,
-            f"Nobody maintains: the last time was {ago(last, facts.engine_now)}."
+            f"Nobody maintains: the chores of each minute were last done {ago(last, facts.engine_now)}."
             if engine.maintained_at
             else "Nobody has ever maintained these queues.",
             "Keep a worker or a consumer running (they do), or `penstock up`, or:",

@@ -25,6 +25,7 @@ from .context import TaskContext
 from .decorators import PeriodicDecorator, TaskDecorator
 from .groups import group_handle, group_start
 from .handle import GroupHandle
+from .importable import check_no_method
 from .options import check_priority
 from .periodic import Cron, Every, Missed, Periodic
 from .policy import Policy, RetryDelays
@@ -45,11 +46,18 @@ MOST_AT_ONCE = 100_000
 class App:
     """Tasks, and the database that they are enqueued in.
 
-    dsn: as in penstock.connect(). middleware: hooks around enqueue and run, the first one outermost.
+    dsn, listen_dsn: as in penstock.connect(). middleware: hooks around enqueue and run, the first one
+    outermost.
     """
 
-    def __init__(self, dsn: str | None = None, *, middleware: Sequence[Middleware] = ()) -> None:
-        self.clients = Clients(dsn)
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        listen_dsn: str | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
+        self.clients = Clients(dsn, listen_dsn)
         for one in middleware if isinstance(middleware, list | tuple) else [middleware]:
             if not isinstance(one, Middleware):
                 raise InvalidArgument(
@@ -138,6 +146,7 @@ class App:
         result: bool | Duration = False,
         process: bool = False,
     ) -> Task[..., Any]:
+        check_no_method(function)
         if isinstance(function, Task) or not callable(function):
             raise InvalidArgument(f"a task is made of a function, not of {function!r}")
         name = getattr(function, "__name__", None) if name is None else name
@@ -318,17 +327,17 @@ class App:
 
     def new_async_client(self, **options: Any) -> AsyncClient:
         """Another client of the same database."""
-        return AsyncClient(self.clients.dsn, **options)
+        return AsyncClient(self.clients.dsn, listen_dsn=self.clients.listen_dsn, **options)
 
-    def use(self, dsn: str) -> None:
+    def use(self, dsn: str | None, *, listen_dsn: str | None = None) -> None:
         """Another database from now on."""
         self.clients.drop()
-        self.clients = Clients(dsn)
+        self.clients = Clients(dsn, listen_dsn)
 
     @contextmanager
-    def connected_to(self, dsn: str) -> Iterator[Self]:
+    def connected_to(self, dsn: str, *, listen_dsn: str | None = None) -> Iterator[Self]:
         """Another database for as long as the block runs, as in tests."""
-        before, self.clients = self.clients, Clients(dsn)
+        before, self.clients = self.clients, Clients(dsn, listen_dsn)
         try:
             yield self
         finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -15,7 +16,17 @@ from uuid import UUID
 import msgspec
 
 from penstock.errors import InvalidArgument, PayloadInvalid
-from penstock.payloads import Json, Stored, codec_of, encode_json, is_model, is_pydantic, load_json
+from penstock.payloads import (
+    Json,
+    Stored,
+    codec_of,
+    encode_json,
+    fault_of,
+    harmless,
+    is_model,
+    is_pydantic,
+    load_json,
+)
 
 from .context import TaskContext
 
@@ -46,16 +57,28 @@ def from_plain(plain: Json, kind: Any) -> Any:
 
 def _encode_model(value: object) -> Json:
     if is_pydantic(type(value)):
-        return codec_of(type(value)).encode(value)
+        with _harmless_errors():
+            return codec_of(type(value)).encode(value)
     raise TypeError(f"a {type(value).__qualname__} cannot be stored as JSON")
 
 
 def _decode_model(kind: type, plain: Json) -> Any:
     if is_pydantic(kind):
-        return codec_of(kind).decode(plain)
+        with _harmless_errors():
+            return codec_of(kind).decode(plain)
     if isinstance(plain, kind):
         return plain
     raise TypeError(f"a {kind.__qualname__} cannot be read from JSON")
+
+
+@contextmanager
+def _harmless_errors() -> Iterator[None]:
+    """Errors of a model without the values that they quote: msgspec makes its own error of their text."""
+    try:
+        yield
+    except ValueError as exc:
+        fault, cause = fault_of(exc), harmless(exc)
+        raise ValueError(fault) from cause
 
 
 class Arguments:
@@ -201,11 +224,17 @@ class Arguments:
             plain = to_plain(value)
             back = from_plain(plain, kind)
         except (TypeError, ValueError, msgspec.ValidationError, InvalidArgument) as exc:
-            fault = f"got {name}={_shown(value)}, which does not fit {_name(kind)}: {exc}"
-            raise self._misfit(fault) from exc
+            fault = f"got {self._which(name, value)}, which does not fit {_name(kind)}: {fault_of(exc)}"
+            raise self._misfit(fault) from harmless(exc)
         if not _is_same(value, back):
-            raise self._misfit(f"got {name}={_shown(value)}, which would come back as {_shown(back)}")
+            other = "another value" if type(value) is type(back) else f"one of type {type(back).__qualname__}"
+            raise self._misfit(f"got {self._which(name, value)}, which would come back as {other}")
         return plain
+
+    def _which(self, name: str, value: object) -> str:
+        """An argument: its name, place and type. Not its value, which may be nobody else's business."""
+        place = f"argument {self.names.index(name) + 1}, " if name in self.names else ""
+        return f"{name!r} ({place}of type {type(value).__qualname__})"
 
     def with_defaults(self, bound: Mapping[str, object]) -> dict[str, object]:
         """The arguments of a call, and the defaults of the others."""
@@ -220,7 +249,8 @@ class Arguments:
             try:
                 plain[name] = _ordered(from_plain(to_plain(bound[name]), kind))
             except (TypeError, ValueError, msgspec.ValidationError) as exc:
-                raise self._misfit(f"is unique by {name}={_shown(bound[name])}: {exc}") from exc
+                fault = f"is unique by {self._which(name, bound[name])}: {fault_of(exc)}"
+                raise self._misfit(fault) from harmless(exc)
         return plain
 
     def check_names(self, names: Iterable[str], what: str) -> None:
@@ -258,14 +288,15 @@ class Arguments:
             return {}
         if not isinstance(plain, dict):
             raise PayloadInvalid(
-                f"the payload of task {self._task_name!r} must be an object of arguments, not {_shown(plain)}"
+                f"the payload of task {self._task_name!r} must be an object of arguments, not of"
+                f" type {type(plain).__name__}"
             )
         try:
             found = from_plain(plain, self._model)
         except (msgspec.ValidationError, TypeError, ValueError) as exc:
             raise PayloadInvalid(
-                f"the payload of task {self._task_name!r} does not fit {self.signature}: {exc}"
-            ) from exc
+                f"the payload of task {self._task_name!r} does not fit {self.signature}: {fault_of(exc)}"
+            ) from harmless(exc)
         arguments = self._given(found)
         if self.takes_any:
             extra = {name: value for name, value in plain.items() if name not in self._kinds}
@@ -355,11 +386,6 @@ def _is_context(parameter: inspect.Parameter) -> bool:
     """By its annotation as it is written, before types can be looked up."""
     annotation = parameter.annotation
     return annotation is TaskContext or (isinstance(annotation, str) and annotation.endswith("TaskContext"))
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else text[:97] + "..."
 
 
 def _name(kind: Any) -> str:

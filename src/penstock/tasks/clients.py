@@ -18,8 +18,9 @@ __all__ = ["Clients"]
 class Clients:
     """Made when they are first asked for, all of the same database."""
 
-    def __init__(self, dsn: str | None) -> None:
+    def __init__(self, dsn: str | None, listen_dsn: str | None = None) -> None:
         self.dsn = dsn
+        self.listen_dsn = listen_dsn
         self.declared = Declared()
         self._lock = threading.Lock()
         self._client: Client | None = None
@@ -30,7 +31,7 @@ class Clients:
     def blocking(self) -> Client:
         with self._lock:
             if self._client is None:
-                self._client = Client(self.dsn)
+                self._client = Client(self.dsn, listen_dsn=self.listen_dsn)
                 # An app lives as long as its module: nobody else would close it.
                 atexit.register(self.close)
             return self._client
@@ -43,7 +44,7 @@ class Clients:
             if client is None:
                 for other in [other for other in self._async_clients if other.is_closed()]:
                     self._pop(other)._abandon()
-                client = self._async_clients[loop] = AsyncClient(self.dsn)
+                client = self._async_clients[loop] = AsyncClient(self.dsn, listen_dsn=self.listen_dsn)
                 self._endings[loop] = _begun(_until_the_loop_ends(client))
             return client
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.declaring import GroupStart
 from penstock.errors import InvalidArgument
+from penstock.wording import shown
 
 from .handle import GroupHandle, Handle
 from .task import RESULTS, Task, TaskCall
@@ -22,7 +23,7 @@ def group_start(calls: Sequence[TaskCall], callback: TaskCall | Task[..., Any]) 
         raise InvalidArgument("a group has at least one task")
     for call in (*calls, callback):
         if not isinstance(call, TaskCall):
-            raise InvalidArgument(f"a group is made of task.call(...), not of {call!r}")
+            raise InvalidArgument(f"a group is made of task.call(...), not of {shown(call)}")
     members = [call.member() for call in calls]
     for call, member in zip(calls, members, strict=True):
         if RESULTS in call.task.arguments.required and RESULTS not in call.arguments:

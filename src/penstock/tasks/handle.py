@@ -12,6 +12,7 @@ from penstock._async import waiting as awaited
 from penstock._sync import waiting as blocking
 from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError
 from penstock.models import MessageDetails
+from penstock.payloads import fault_of, harmless
 from penstock.values import Duration, interval
 
 from .arguments import from_plain
@@ -82,7 +83,7 @@ class Handle(Generic[R_co]):
     def _patience(self, timeout: Duration | None) -> float | None:
         if self._task.result_seconds is None:
             raise InvalidArgument(
-                f"task {self.task_name!r} does not keep its result", hint="declare it with result=True"
+                f"task {self.task_name!r} does not keep its result: declare it with @app.task(result=True)"
             )
         return None if timeout is None else interval("timeout", timeout)
 
@@ -95,7 +96,9 @@ class Handle(Generic[R_co]):
         try:
             result: R_co = from_plain(details.result, self._task.arguments.result_kind)
         except (ValueError, TypeError, msgspec.ValidationError) as exc:
-            raise PayloadInvalid(f"the result of {self!r} does not fit its annotation: {exc}") from exc
+            raise PayloadInvalid(
+                f"the result of {self!r} does not fit its annotation: {fault_of(exc)}"
+            ) from harmless(exc)
         return result
 
     def __repr__(self) -> str:

@@ -1,14 +1,35 @@
-"""Functions that another process can find by their names."""
+"""Which functions can be tasks: not methods; in a process of their own, those that can be imported."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import isclass, ismethod
+from inspect import isclass, isfunction, ismethod
 from typing import Any
 
 from penstock.errors import InvalidArgument
 
-__all__ = ["check_importable"]
+__all__ = ["check_importable", "check_no_method"]
+
+# What the first parameter of a method is called.
+OWNERS = ("self", "cls")
+
+
+def check_no_method(function: Callable[..., Any]) -> None:
+    """Refuse a method that is decorated within its class: a worker has no object to call it on."""
+    if isinstance(function, classmethod):
+        named, first = function.__func__, "cls"
+    elif isfunction(function):
+        code = function.__code__
+        named, first = function, code.co_varnames[0] if code.co_argcount else ""
+    else:
+        return
+    owner = named.__qualname__.rpartition(".")[0]
+    if first in OWNERS and owner and not owner.endswith("<locals>"):
+        raise InvalidArgument(
+            f"{named.__qualname__} is a method, and a worker has no {first!r} to call it with",
+            hint="make a task of a function outside of the class, or put @staticmethod above @app.task and"
+            f" leave out {first!r}",
+        )
 
 
 def check_importable(function: Callable[..., Any]) -> None:

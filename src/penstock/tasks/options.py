@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock.errors import InvalidArgument
 from penstock.values import Duration, interval, moment
+from penstock.wording import shown
 
 __all__ = ["CallOptions", "check_priority", "check_text"]
 
@@ -42,7 +43,7 @@ class CallOptions:
 
     def _check(self) -> None:
         if self.headers is not None and not isinstance(self.headers, Mapping):
-            raise InvalidArgument(f"headers must be a dict, not {self.headers!r}")
+            raise InvalidArgument(f"headers must be a dict, not {shown(self.headers)}")
         if reserved := RESERVED.intersection(self.headers or ()):
             raise InvalidArgument(
                 f"the header {min(reserved)!r} is used by Penstock itself: take another name"
@@ -66,4 +67,4 @@ def check_priority(priority: int | None) -> None:
 
 def check_text(name: str, text: str | None, longest: int) -> None:
     if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= longest or "\0" in text):
-        raise InvalidArgument(f"{name} must be text of 1 to {longest} characters, not {text!r}")
+        raise InvalidArgument(f"{name} must be text of 1 to {longest} characters, not {shown(text)}")

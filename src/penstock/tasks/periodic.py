@@ -13,7 +13,7 @@ from typing import Any, Final
 from cronsim import CronSim, CronSimError
 
 from penstock.errors import InvalidArgument
-from penstock.models import Missed
+from penstock.models import SCHEDULE_GRACE, Missed
 from penstock.payloads import Json
 from penstock.values import Duration, interval
 
@@ -21,8 +21,6 @@ __all__ = ["MOST_TICKS", "Cron", "Every", "Missed", "Periodic", "Times", "times_
 
 # So many missed times are made up for at most, the newest ones.
 MOST_TICKS: Final = 1000
-# A time is missed if nobody was there for it within this.
-GRACE: Final = timedelta(seconds=60)
 # The shortest interval: each time is a transaction.
 SHORTEST_SECONDS: Final = 0.1
 
@@ -57,7 +55,7 @@ class Times(ABC):
         """What to store of it: two that differ here are due at other times."""
 
     def due(
-        self, next_at: datetime, now: datetime, missed: Missed, *, grace: timedelta = GRACE
+        self, next_at: datetime, now: datetime, missed: Missed, *, grace: timedelta = SCHEDULE_GRACE
     ) -> tuple[list[datetime], datetime]:
         """The times to act for now, and the one to wait for then.
 

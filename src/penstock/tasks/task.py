@@ -394,7 +394,8 @@ class BoundTask(Generic[P, R]):
             arguments = task.arguments.bind(call, {})
         else:
             raise InvalidArgument(
-                f"each call is a dict or a tuple of arguments, not {call!r}", hint="one argument: (value,)"
+                f"each call is a dict or a tuple of arguments, not of type {type(call).__name__}",
+                hint="one argument: (value,)",
             )
         payload = task.arguments.encode(arguments)
         tenant = self._tenant(arguments) if callable(task.tenant) else None

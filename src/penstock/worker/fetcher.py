@@ -15,7 +15,7 @@ from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.calls import Claimed
 from penstock.concurrency import AsyncFlag, async_sleep, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound
+from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound, SchemaError
 from penstock.payloads import load_json
 from penstock.tasks.app import App
 from penstock.values import Backoff
@@ -231,6 +231,8 @@ class Fetcher:
             self._leases.renew_token()
             source.set()
             raise
+        except SchemaError:
+            raise  # this worker does not fit the database any more
         except PenstockError as exc:
             logger.exception("messages of queue %r could not be claimed", source.queue_name)
             self._contact.refused(source.queue_name, exc)

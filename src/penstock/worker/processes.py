@@ -267,7 +267,11 @@ def _request(call: Call) -> bytes:
         pickled = pickle.dumps(call, pickle.HIGHEST_PROTOCOL)
     except Exception as exc:
         name = next((name for name, value in call.arguments.items() if not _can_be_pickled(value)), None)
-        which = "the arguments" if name is None else f"the argument {name}={call.arguments[name]!r}"
+        which = (
+            "the arguments"
+            if name is None
+            else f"the argument {name!r} (of type {type(call.arguments[name]).__qualname__})"
+        )
         raise InvalidArgument(
             f"{which} of {call.reference} cannot be pickled for its process: {exc}"
         ) from exc

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -50,12 +50,23 @@ class Child:
 
 
 class Supervisor:
-    """Runs the same command so many times, with one process each."""
+    """Runs the same command so many times, with one process each.
+
+    environ: what each of them gets besides, as what must not stand on a command line.
+    """
 
     def __init__(
-        self, number: int, argv: Sequence[str], *, grace: float, lease: float, health: Health
+        self,
+        number: int,
+        arguments: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        grace: float,
+        lease: float,
+        health: Health,
     ) -> None:
-        self._argv = [sys.executable, "-m", "penstock.cli", *argv[1:], "--processes", "1"]
+        self._argv = [sys.executable, "-m", "penstock.cli", *arguments, "--processes", "1"]
+        self._environ = environ
         self._children = [Child() for _ in range(number)]
         self._grace = grace
         self._lease = lease
@@ -107,7 +118,7 @@ class Supervisor:
             child.process = subprocess.Popen(
                 self._argv,
                 start_new_session=True,
-                env={**os.environ, VARIABLE: str(os.getpid()), **child.line.environ},
+                env={**os.environ, **self._environ, VARIABLE: str(os.getpid()), **child.line.environ},
                 pass_fds=(child.line.number,),
             )
         except OSError as exc:

@@ -7,13 +7,14 @@ import logging
 import os
 import signal
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal, TypeVar
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
 
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock._async.enqueuing import AsyncEnqueuing
 from penstock.concurrency import async_sleep, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument
+from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, PenstockError
 from penstock.health import Health
 from penstock.middleware.logging import LoggingMiddleware
 from penstock.tasks.app import App
@@ -28,6 +29,7 @@ from .registry import Registry
 from .run import Run
 from .scheduler import Scheduler
 from .settler import Settler
+from .started import Started
 from .supervisor import is_supervised
 
 __all__ = ["Worker"]
@@ -59,6 +61,10 @@ T = TypeVar("T")
 
 class Worker:
     """Runs the tasks of an app until it is told to stop.
+
+    `async with penstock.Worker(app):` runs it beside the block. It has started when the block begins, and an
+    error of the start is raised there. At the end of the block it drains and stops. If the worker fails
+    meanwhile, the block is cancelled, and the error of the worker is raised in its place.
 
     queues: those to work for; all of the app's, unless given. concurrency: async handlers at once. threads,
     processes: handlers of these kinds at once. lease: for how long a task is this worker's without a sign of
@@ -95,7 +101,53 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._executor: Executor | None = None
         self._silent_at: float | None = None
-        self.started = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        # The task whose block runs beside this worker; cancelled where the worker fails.
+        self._body: asyncio.Task[Any] | None = None
+        self._has_cancelled = False
+        self.started = Started()
+
+    # Beside a block
+
+    async def __aenter__(self) -> Self:
+        self._running = running = self._loop_of(self.run(), "worker")
+        try:
+            await self.started.wait()
+        except BaseException:
+            await self._finish(running)
+            raise
+        self._body = asyncio.current_task()
+        running.add_done_callback(self._ended)
+        return self
+
+    async def __aexit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        running, body = self._running, self._body
+        assert running is not None
+        assert body is not None
+        self._body = None
+        if self._has_cancelled:
+            body.uncancel()
+        await self._finish(running)
+
+    async def _finish(self, running: asyncio.Task[None]) -> None:
+        """Drain and stop, and raise the error of the worker. To cancel the caller meanwhile aborts it."""
+        if self._stopping is None:
+            self.stop()
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            self.stop()
+            await asyncio.wait({running})
+            raise
+        running.result()
+
+    def _ended(self, running: asyncio.Task[None]) -> None:
+        """End the block, too, where run() has failed."""
+        if self._body is not None and not running.cancelled() and running.exception() is not None:
+            self._has_cancelled = True
+            self._body.cancel()
 
     # From outside
 
@@ -153,12 +205,22 @@ class Worker:
     # The life of a worker
 
     async def run(self) -> None:
-        """Work until stop()."""
+        """Work until stop(). A worker runs once."""
+        if self._loop is not None:
+            raise PenstockError("this worker has run already", hint="make another: penstock.Worker(app)")
+        try:
+            await self._run()
+        except BaseException as exc:
+            self.started.fail(exc)
+            raise
+        self.started.fail(None)
+
+    async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
         claims = self._app.new_async_client(max_connections=1, maintain=False)
         claims._settings = (calls.SET_ASYNCHRONOUS,)
-        client._host.be_quiet()
+        client._be_quiet()
         beating = self._loop_of(self._beat(), "health")
         try:
             if await self._begin(client, claims):
@@ -186,12 +248,12 @@ class Worker:
         """Connect and declare the queues, as long as that takes; whether there is a worker then."""
         beginning = self._loop_of(self._connect(client, claims), "beginning")
         stop = asyncio.ensure_future(self._stop.wait())
-        await asyncio.wait({beginning, stop}, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if beginning.done():
-            return beginning.result()
-        await self._end(beginning)
-        return False
+        try:
+            await asyncio.wait({beginning, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return beginning.done() and beginning.result()
+        finally:
+            stop.cancel()
+            await self._end(beginning)
 
     async def _connect(self, client: AsyncClient, claims: AsyncClient) -> bool:
         backoff, is_told = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), False
