@@ -199,6 +199,7 @@ QUEUE_STATISTICS = Columns(
         "waiting_count",
         "priority",
         "tenant",
+        "is_estimate",
     ),
 )
 

@@ -119,13 +119,19 @@ def _section(title: str, grid: Grid, width: int) -> list[Text]:
 
 def _breakdowns(details: Details, width: int) -> list[Text]:
     """By priority and by tenant; side by side where there is room."""
-    by_priority = _section("BY PRIORITY", _breakdown(details.by_priority, "PRIORITY"), width)
-    by_tenant = _section("BY TENANT", _breakdown(details.by_tenant, "TENANT"), width)
+    by_priority = _section(
+        _title("BY PRIORITY", details.by_priority), _breakdown(details.by_priority, "PRIORITY"), width
+    )
+    by_tenant = _section(_title("BY TENANT", details.by_tenant), _breakdown(details.by_tenant, "TENANT"), width)
     left = max(line.cell_len for line in by_priority)
     if left + GAP + max(line.cell_len for line in by_tenant) > width:
         return [*by_priority, *by_tenant]
     pairs = zip_longest(by_priority, by_tenant, fillvalue=Text())
     return [Text.assemble(one, " " * (left + GAP - one.cell_len), other) for one, other in pairs]
+
+
+def _title(title: str, rows: Sequence[QueueStatistics]) -> str:
+    return f"{title} (ESTIMATE)" if any(each.is_estimate for each in rows) else title
 
 
 def _breakdown(rows: Sequence[QueueStatistics], of: str) -> Grid:
