@@ -1,4 +1,4 @@
-"""The public functions of the schema, as the catalog of the database has them: a new one is covered by itself."""
+"""The public functions, as the catalog of the database has them: a new one is covered by itself."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ class Function:
 def public_functions(connection: psycopg.Connection[Any]) -> list[Function]:
     found = []
     for name, is_volatile, count, defaults, names, types in connection.execute(FUNCTIONS.encode()):
-        parameters = [
-            Parameter(names[i], types[i], is_optional=i >= count - defaults) for i in range(count)
-        ]
+        parameters = [Parameter(names[i], types[i], is_optional=i >= count - defaults) for i in range(count)]
         found.append(Function(name, is_volatile, tuple(parameters)))
     return found

@@ -55,28 +55,31 @@ DOCUMENTS = {
     "no elements": "'[]'",
     "no fields": "'{}'",
     "an empty field": "'{\"\": null}'",
-    "a nested object": "'{\"a\": {\"b\": [1, null, {\"c\": \"\"}]}}'",
+    "a nested object": '\'{"a": {"b": [1, null, {"c": ""}]}}\'',
     "an array": "'[1, \"two\", null]'",
     "deep": f"({DEEP})::jsonb",
     "long": "jsonb_build_object('text', repeat('x', 20000))",
     "wide": "(select jsonb_object_agg(i, i) from generate_series(1, 10000) i)",
 }
+DOUBLES = ["0", "-0", "1", "-1", "100", "100.1", "5e-324", "1e308", "-1e308", "NaN", "Infinity", "-Infinity"]
+MOMENTS = [
+    "infinity",
+    "-infinity",
+    "epoch",
+    "4714-11-24 00:00:00+00 BC",
+    "0001-01-01 00:00+00",
+    "9999-12-31 23:59:59.999999+00",
+    "10000-01-01 00:00+00",
+    "200000-01-01 00:00+00",
+    "294276-12-31 23:59:59.999999+00",
+]
 SCALARS: dict[str, dict[str, str]] = {
     "integer": {text: text for text in INTEGERS},
     "bigint": {
         text: text for text in [*INTEGERS, "4294967296", "9223372036854775807", "-9223372036854775808"]
     },
-    "double precision": {
-        text: text if text == "null" else f"'{text}'::float8"
-        for text in ["null", "0", "-0", "1", "-1", "100", "100.1", "NaN", "Infinity", "-Infinity", "5e-324"]
-        + ["1e308", "-1e308"]
-    },
-    "timestamp with time zone": {
-        text: text if text == "null" else f"'{text}'::timestamptz"
-        for text in ["null", "infinity", "-infinity", "epoch", "4714-11-24 00:00:00+00 BC", "0001-01-01 00:00+00"]
-        + ["9999-12-31 23:59:59.999999+00", "10000-01-01 00:00+00", "200000-01-01 00:00+00"]
-        + ["294276-12-31 23:59:59.999999+00"]
-    },
+    "double precision": {"null": "null", **{text: f"'{text}'::float8" for text in DOUBLES}},
+    "timestamp with time zone": {"null": "null", **{text: f"'{text}'::timestamptz" for text in MOMENTS}},
     "boolean": {text: text for text in ["null", "true", "false"]},
     "text": TEXTS,
     "jsonb": DOCUMENTS,
@@ -128,5 +131,6 @@ def hostile_values(type_name: str, usual: str) -> dict[str, str]:
     # At the first place or at the last, in turn.
     for place, (name, value) in enumerate(SCALARS[element].items()):
         if value != "null":
-            values[name] = f"array[({value})::{element}, {first}]" if place % 2 else f"array[{first}, ({value})::{element}]"
+            two = [f"({value})::{element}", first] if place % 2 else [first, f"({value})::{element}"]
+            values[name] = f"array[{', '.join(two)}]"
     return values

@@ -17,7 +17,9 @@ FARTHEST = [-(2**63), 2**63 - 1]
     "bad",
     [
         expect("PN004", "payloads", "2 dimensions").of("send_messages", "billing", [[ONE], [ONE]]),
-        expect("PN004", "payloads", "2 dimensions").of("send_messages", "billing", [[ONE], [ONE]], priority=0),
+        expect("PN004", "payloads", "2 dimensions").of(
+            "send_messages", "billing", [[ONE], [ONE]], priority=0
+        ),
         expect("PN004", "payloads", "3 dimensions").of("publish_messages", "orders", [[[ONE]]]),
         expect("PN004", "message_ids", "2 dimensions").of("ack_messages", "billing", [[ACTIVE]], ["worker"]),
         expect("PN004", "tokens", "2 dimensions").of("ack_messages", "billing", [ACTIVE], [["worker"]]),

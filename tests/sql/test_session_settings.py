@@ -73,6 +73,19 @@ def test_days_are_the_same_however_dates_are_written(
     assert engine.maintain()["days dropped"] >= 1
 
 
+def test_days_are_where_the_other_tables_are(engine18: Engine, sql18: psycopg.Connection[Any]) -> None:
+    sql18.execute("set allow_in_place_tablespaces = on")
+    sql18.execute("create tablespace elsewhere location ''")
+    try:
+        sql18.execute("set default_tablespace = elsewhere")
+        assert engine18.maintain()["days added"] == 7
+        elsewhere = "select relname from pg_class where relname like 'done%' and reltablespace <> 0"
+        assert engine18.query(elsewhere) == []
+    finally:
+        sql18.execute("reset default_tablespace")
+        sql18.execute("drop tablespace elsewhere")
+
+
 def test_functions_of_the_same_name_elsewhere_are_not_called(
     engine: Engine, sql: psycopg.Connection[Any]
 ) -> None:
