@@ -141,9 +141,8 @@ def furnish(connection: psycopg.Connection[Any]) -> Stage:
         first = first_ids[queue] = number * 1000
         run(f"select penstock.create_queue('{queue}', {settings})")
         run(f"select setval('penstock.message_ids', {first}, false)")
-        run(
-            f"select penstock.send_messages('{queue}', array_fill('1'::jsonb, array[5]), tenants => {TENANTS})"
-        )
+        payloads = "array_fill('1'::jsonb, array[5])"
+        run(f"select penstock.send_messages('{queue}', {payloads}, tenants => {TENANTS})")
         run(f"select penstock.consume_messages_batch('{queue}', 'holder', 3600, 5)")
         run(f"select penstock.ack_message('{queue}', {first + DONE}, 'holder', '1')")
         run(f"select penstock.reject_message('{queue}', {first + DEAD}, 'holder', 'broken')")

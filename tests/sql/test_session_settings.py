@@ -23,6 +23,13 @@ SETTINGS = [
     ("enable_indexscan", "off"),
     ("default_transaction_deferrable", "on"),
     ("default_transaction_isolation", "read uncommitted"),
+    ("array_nulls", "off"),
+    ("bytea_output", "escape"),
+    ("client_encoding", "LATIN1"),
+    ("extra_float_digits", "-15"),
+    ("plpgsql.extra_errors", "all"),
+    ("plpgsql.variable_conflict", "use_column"),
+    ("transform_null_equals", "on"),
 ]
 
 
@@ -79,7 +86,7 @@ def test_days_are_where_the_other_tables_are(engine18: Engine, sql18: psycopg.Co
     try:
         sql18.execute("set default_tablespace = elsewhere")
         assert engine18.maintain()["days added"] == 7
-        elsewhere = "select relname from pg_class where relname like 'done%' and reltablespace <> 0"
+        elsewhere = "select relname from pg_class where relname ~ '^done' and reltablespace <> 0"
         assert engine18.query(elsewhere) == []
     finally:
         sql18.execute("reset default_tablespace")
