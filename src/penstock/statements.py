@@ -17,7 +17,18 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from .errors import InvalidArgument
 from .values import flag
 
-__all__ = ["NULL", "Call", "Parameter", "Repeat", "Row", "call", "call_each", "json_array", "numbered"]
+__all__ = [
+    "NULL",
+    "Call",
+    "Parameter",
+    "Repeat",
+    "Row",
+    "array",
+    "call",
+    "call_each",
+    "json_array",
+    "numbered",
+]
 
 T = TypeVar("T")
 
@@ -272,7 +283,7 @@ def json_array(elements: Iterable[str | None]) -> str:
     return json.dumps(list(elements), ensure_ascii=False)
 
 
-def _array(elements: Sequence[str]) -> str:
+def array(elements: Iterable[str]) -> str:
     """An array of text, as PostgreSQL reads it."""
     quoted = ['"' + element.replace("\\", "\\\\").replace('"', '\\"') + '"' for element in elements]
     return "{" + ",".join(quoted) + "}"
@@ -342,7 +353,7 @@ def _dump_array(dump: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
             raise InvalidArgument(f"{name} must be a sequence, not {value!r}")
         if None in value:
             return _Json(json_array(None if element is None else dump(name, element) for element in value))
-        return _array([dump(name, element) for element in value])
+        return array(dump(name, element) for element in value)
 
     return dump_all
 
