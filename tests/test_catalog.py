@@ -88,7 +88,8 @@ SIGNATURES = {
     "get_queue_statistics": (
         "queue_name text = NULL, breakdown text = NULL, top int4 = 10, completed_since timestamptz = NULL",
         """setof (queue_name, pending_count, processing_count, completed_count, total_count,
-        delayed_count, dead_count, oldest_pending_seconds, waiting_count, priority, tenant)""",
+        delayed_count, dead_count, oldest_pending_seconds, waiting_count, priority, tenant,
+        is_estimate)""",
     ),
     "publish_message": (
         f"topic_name text, payload jsonb, {OPTIONS}, body bytea = NULL, dedup_key text = NULL",

@@ -113,7 +113,8 @@ class QueueStatistics:
     waiting_count: pending ones whose tenant has tenant_max_active others already. processing_count: leased to
     a consumer. completed_count: done, as far as they are kept. total_count: pending, processing and
     completed. dead_count: dead letters. oldest_pending_seconds: how long ago the oldest pending one was
-    published. priority, tenant: whose count it is, with a breakdown.
+    published. priority, tenant: whose count it is, with a breakdown. is_estimate: whether the counts are not
+    exact, or others may be the tenants with the most; only so in a breakdown of a long backlog.
 
     A breakdown leaves out what is not counted that way: it is None.
     """
@@ -129,6 +130,7 @@ class QueueStatistics:
     waiting_count: int
     priority: int | None
     tenant: str | None
+    is_estimate: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 from .errors import InvalidArgument
 from .models import NewMessage
 from .payloads import Codec, Stored, encode, encode_json
-from .statements import array
+from .statements import json_array
 from .values import Duration, interval, moment, seconds
 from .wording import shown
 
@@ -90,7 +90,7 @@ class Batch:
         delays = [options.get("delay") for options in own]
         if any(delay is not None for delay in delays):
             moments = given.pop("deliver_afters", [None] * len(own))
-            given["delays"] = (array(moments), array(delay and delay[0] for delay in delays))
+            given["delays"] = (json_array(moments), json_array(delay and delay[0] for delay in delays))
         return given
 
 

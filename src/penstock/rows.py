@@ -70,12 +70,12 @@ def seconds(interval: str) -> str:
 
 def epoch(column: str) -> str:
     """A moment that is finite, as microseconds since 1970."""
-    return f"cast(extract(epoch from {column}) * 1000000 as bigint)"
+    return f"cast(extract(epoch from {column}) operator(pg_catalog.*) 1000000 as bigint)"
 
 
 def epoch_of_now(column: str) -> str:
     """As epoch(), of a moment in this century: quicker, and as exact."""
-    return f"cast(pg_catalog.date_part('epoch', {column}) * 1000000 as bigint)"
+    return f"cast(pg_catalog.date_part('epoch', {column}) operator(pg_catalog.*) 1000000 as bigint)"
 
 
 def moment(microseconds: int | None) -> Any:
@@ -148,7 +148,8 @@ class Columns(Generic[T]):
 
 
 def _time(name: str) -> Column:
-    return Column((f"case {name} when 'infinity' then {INFINITY} else {epoch(name)} end",), moment)
+    infinite = f"pg_catalog.isfinite({name}) is false"
+    return Column((f"case when {infinite} then {INFINITY} else {epoch(name)} end",), moment)
 
 
 def _plain(*names: str) -> tuple[Column, ...]:
@@ -199,6 +200,7 @@ QUEUE_STATISTICS = Columns(
         "waiting_count",
         "priority",
         "tenant",
+        "is_estimate",
     ),
 )
 

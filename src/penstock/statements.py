@@ -6,6 +6,7 @@ bytes. So it does not matter which driver carries a call, nor how it is set up t
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,18 @@ from .errors import InvalidArgument
 from .values import flag
 from .wording import shown
 
-__all__ = ["NULL", "Call", "Parameter", "Repeat", "Row", "array", "call", "call_each", "numbered"]
+__all__ = [
+    "NULL",
+    "Call",
+    "Parameter",
+    "Repeat",
+    "Row",
+    "array",
+    "call",
+    "call_each",
+    "json_array",
+    "numbered",
+]
 
 T = TypeVar("T")
 
@@ -172,13 +184,20 @@ SPOKEN = {
     "vt_seconds": "visibility_timeout",
 }
 
+# An array with nulls: how NULL is read in an array literal is a setting of the session (array_nulls).
+FROM_JSON = (
+    "array(select cast(pg_catalog.json_array_elements_text(cast(cast(%s as text) as json)) as {element}))"
+)
+AS_JSON = " as json"
+
 # Arguments that are no parameters of a function: the server works out what the parameter gets. Delays, since
 # its clock tells which moment is meant; JSON documents in one, since that is quicker than an array of them.
 EXPRESSIONS = {
     "patient_token": (
         # How long to wait for a lock, set before the function begins, until the transaction ends.
         "token",
-        "cast(%s as text) || pg_catalog.left(pg_catalog.set_config('lock_timeout', %s, true), 0)",
+        "cast(%s as text) operator(pg_catalog.||)"
+        " pg_catalog.left(pg_catalog.set_config('lock_timeout', %s, true), 0)",
     ),
     "same_token": (
         # One token for so many messages.
@@ -191,13 +210,15 @@ EXPRESSIONS = {
     ),
     "delay": (
         "deliver_after",
-        "penstock.clock() + pg_catalog.make_interval(secs => cast(cast(%s as text) as double precision))",
+        "penstock.clock() operator(pg_catalog.+)"
+        " pg_catalog.make_interval(secs => cast(cast(%s as text) as double precision))",
     ),
     "delays": (
         "deliver_afters",
-        "array(select coalesce(d.at, penstock.clock() + pg_catalog.make_interval(secs => d.secs))"
-        " from unnest(cast(cast(%s as text) as timestamptz[]),"
-        " cast(cast(%s as text) as double precision[])) with ordinality as d(at, secs, n) order by d.n)",
+        "array(select coalesce(d.at,"
+        " penstock.clock() operator(pg_catalog.+) pg_catalog.make_interval(secs => d.secs))"
+        f" from unnest({FROM_JSON.format(element='timestamptz')},"
+        f" {FROM_JSON.format(element='double precision')}) with ordinality as d(at, secs, n) order by d.n)",
     ),
 }
 
@@ -210,7 +231,7 @@ def call_each(
     arguments = ", ".join(["message_id => m.id", *map(_argument, names)])
     text = (
         f"select penstock.{function}({arguments})"
-        " from unnest(cast(cast(%s as text) as bigint[])) as m(id) order by m.id"
+        " from pg_catalog.unnest(cast(cast(%s as text) as bigint[])) as m(id) order by m.id"
     )
     parameters = [_DUMPERS[TYPES[name]](name, value) for name, value in common.items()]
     return Call(function, text, (*parameters, _DUMPERS["bigint[]"]("message_ids", list(ids))), parse, repeat)
@@ -234,11 +255,14 @@ def call(
         if value is NULL:
             names.append(f"{name} => null")
             continue
-        names.append(name)
         if name in EXPRESSIONS:
+            names.append(name)
             parameters += value
         else:
-            parameters.append(_DUMPERS[TYPES[name]](SPOKEN.get(name, name), value))
+            parameter = _DUMPERS[TYPES[name]](SPOKEN.get(name, name), value)
+            is_json = isinstance(parameter, _Json)
+            names.append(name + AS_JSON if is_json else name)
+            parameters.append(str(parameter) if is_json else parameter)
     return Call(function, _text(function, tuple(names), columns), tuple(parameters), parse, repeat)
 
 
@@ -249,12 +273,20 @@ def numbered(text: str) -> str:
     return first + "".join(f"${number}{part}" for number, part in enumerate(rest, start=1))
 
 
-def array(elements: Iterable[str | None]) -> str:
+class _Json(str):
+    """The elements of an array as JSON."""
+
+    __slots__ = ()
+
+
+def json_array(elements: Iterable[str | None]) -> str:
+    """The elements of an array, some of them null, for an expression that takes JSON."""
+    return json.dumps(list(elements), ensure_ascii=False)
+
+
+def array(elements: Iterable[str]) -> str:
     """An array of text, as PostgreSQL reads it."""
-    quoted = [
-        "NULL" if element is None else '"' + element.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        for element in elements
-    ]
+    quoted = ['"' + element.replace("\\", "\\\\").replace('"', '\\"') + '"' for element in elements]
     return "{" + ",".join(quoted) + "}"
 
 
@@ -270,6 +302,9 @@ def _argument(name: str) -> str:
     if name in EXPRESSIONS:
         parameter, expression = EXPRESSIONS[name]
         return f"{parameter} => {expression}"
+    if name.endswith(AS_JSON):
+        name = name.removesuffix(AS_JSON)
+        return f"{name} => {FROM_JSON.format(element=TYPES[name].removesuffix('[]'))}"
     direct = TYPES[name] in ("text", "bytea")
     return f"{name} => cast({'%s' if direct else 'cast(%s as text)'} as {TYPES[name]})"
 
@@ -319,7 +354,9 @@ def _dump_array(dump: Callable[[str, Any], str]) -> Callable[[str, Any], str]:
     def dump_all(name: str, value: Any) -> str:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise InvalidArgument(f"{name} must be a sequence, not {shown(value)}")
-        return array(None if element is None else dump(name, element) for element in value)
+        if None in value:
+            return _Json(json_array(None if element is None else dump(name, element) for element in value))
+        return array(dump(name, element) for element in value)
 
     return dump_all
 

@@ -73,6 +73,20 @@ def test_by_tenant(inside: Inside, busy: penstock.Client) -> None:
     assert any("größte 日本" in line for line in lines)
     found = inside("stats", "busy", "--by", "tenant", "--top", "1", "--json").ok().json
     assert [(each["tenant"], each["pending_count"]) for each in found] == [("acme", 4)], "the largest"
+    assert [each["is_estimate"] for each in found] == [False]
+
+
+def test_an_estimate_says_that_it_is_one(inside: Inside, busy: penstock.Client) -> None:
+    def estimates() -> set[tuple[str, str]]:
+        heading, *lines = inside("stats", "--by", "tenant").ok().out.splitlines()
+        assert heading.split()[-1] == "ESTIMATE"
+        return {(line.split()[0], line.split()[-1]) for line in lines}
+
+    assert estimates() == {("busy", "no")}
+    busy.create_queue("long")
+    busy.send_many("long", [1] * 1000, tenant="acme")
+    assert estimates() == {("busy", "no"), ("long", "yes")}
+    assert "ESTIMATE" not in inside("stats").ok().out
 
 
 def test_nothing_to_count_and_mistakes(inside: Inside) -> None:

@@ -38,6 +38,7 @@ def make_counts(name: str, **counts: Any) -> QueueStatistics:
     given = {
         "pending_count": 0, "processing_count": 0, "completed_count": 0, "total_count": 0, "delayed_count": 0,
         "dead_count": 0, "oldest_pending_seconds": None, "waiting_count": 0, "priority": None, "tenant": None,
+        "is_estimate": False,
     }  # fmt: skip
     return QueueStatistics(queue_name=name, **{**given, **counts})
 
@@ -281,10 +282,21 @@ def test_a_picture_fills_a_screen_of_any_size(view: View, number: int) -> None:
         choices.press("down")
 
 
+def test_a_breakdown_that_is_an_estimate_says_so() -> None:
+    scene = Scene(Place("db", "h:1", "18.0"), ASCII)
+    queue = make_queue("q", pending_count=1)
+    scene.history.add(make_snapshot(0, queue))
+    scene.details = make_details(queue)
+    text = "\n".join(line.plain for line in picture(scene, Choices(view="queue"), START, 200, 60))
+    assert "BY TENANT (ESTIMATE)" in text
+    assert "BY PRIORITY (ESTIMATE)" not in text
+
+
 def make_details(queue: Queue) -> Details:
     message = ListedMessage(7, "active", 1, "ten\x1bant", 1, START, None, START, "t", None, None, None, "c")
     later = ListedMessage(8, "scheduled", 1, None, 1, START, START, None, None, None, None, None, "c")
     dead = DeadLetter(queue.name, 9, None, 3, "failed", "a\n\x1b[2Jb", (), START, 1, None, {}, START, "c")
     blank = DeadLetter(queue.name, 9, None, 3, "failed", "\n", (), START, 1, None, {}, START, "c")
-    breakdown = (make_counts(queue.name, pending_count=1, priority=2),)
-    return Details(queue, breakdown, breakdown, (message,), (later,), (dead, blank))
+    by_priority = (make_counts(queue.name, pending_count=1, priority=2),)
+    by_tenant = (make_counts(queue.name, pending_count=1, is_estimate=True),)
+    return Details(queue, by_priority, by_tenant, (message,), (later,), (dead, blank))

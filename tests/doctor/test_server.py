@@ -193,6 +193,19 @@ def test_a_listener_that_does_not_listen(small: Server) -> None:
         listener.execute("commit")
 
 
+def test_statements_that_define_functions_are_no_calls_of_them(small: Server) -> None:
+    """Whatever a backslash means in the session that asks."""
+    with psycopg.connect(small.dsn(), autocommit=True) as connection:
+        connection.execute("set standard_conforming_strings = off; set escape_string_warning = off")
+        connection.execute("do $$ begin perform penstock.pulse('x', 1); end $$")
+        connection.execute("select pg_stat_statements_reset()")
+        connection.execute("do $$ begin perform penstock.pulse('x', 1); end $$")
+        found = connection.execute(
+            "select calls from penstock.diagnose_statements() where function_name = 'pulse'"
+        ).fetchall()
+    assert found == [(None,)]
+
+
 def test_statements_that_were_measured(small: Server) -> None:
     with psycopg.connect(small.dsn(), autocommit=True) as connection:
         connection.execute("select penstock.create_queue('measured')")

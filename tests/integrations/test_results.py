@@ -109,6 +109,11 @@ ODD_SESSION = (
     "bytea_output = 'escape'",
     "standard_conforming_strings = off",
     "escape_string_warning = off",
+    "array_nulls = off",
+    "transform_null_equals = on",
+    "plpgsql.extra_errors = 'all'",
+    "quote_all_identifiers = on",
+    "xmloption = 'document'",
 )
 
 

@@ -23,6 +23,13 @@ SETTINGS = [
     ("enable_indexscan", "off"),
     ("default_transaction_deferrable", "on"),
     ("default_transaction_isolation", "read uncommitted"),
+    ("array_nulls", "off"),
+    ("bytea_output", "escape"),
+    ("client_encoding", "LATIN1"),
+    ("extra_float_digits", "-15"),
+    ("plpgsql.extra_errors", "all"),
+    ("plpgsql.variable_conflict", "use_column"),
+    ("transform_null_equals", "on"),
 ]
 
 
@@ -71,6 +78,19 @@ def test_days_are_the_same_however_dates_are_written(
     assert engine.query(f"select id from penstock.done_{clock.now():%Y%m%d}") == [(message_id,)]
     clock.advance(3 * 86400)
     assert engine.maintain()["days dropped"] >= 1
+
+
+def test_days_are_where_the_other_tables_are(engine18: Engine, sql18: psycopg.Connection[Any]) -> None:
+    sql18.execute("set allow_in_place_tablespaces = on")
+    sql18.execute("create tablespace elsewhere location ''")
+    try:
+        sql18.execute("set default_tablespace = elsewhere")
+        assert engine18.maintain()["days added"] == 7
+        elsewhere = "select relname from pg_class where relname ~ '^done' and reltablespace <> 0"
+        assert engine18.query(elsewhere) == []
+    finally:
+        sql18.execute("reset default_tablespace")
+        sql18.execute("drop tablespace elsewhere")
 
 
 def test_functions_of_the_same_name_elsewhere_are_not_called(

@@ -227,7 +227,44 @@ def test_a_breakdown_of_all_queues(engine: Engine) -> None:
     assert [(row.queue_name, row.priority) for row in rows] == [(q, p) for q in "ab" for p in range(4)]
 
 
+def test_who_has_a_little_everywhere_may_have_the_most(engine: Engine) -> None:
+    engine.queue("q")
+    for priority in range(4):
+        tenants = [f"tenant {priority} {n}" for n in range(100)] * 2
+        engine.send_many("q", [1] * 200, priority=priority, tenants=tenants)
+        engine.send_many("q", [1], priority=priority, tenant="everywhere")
+    assert pending(engine, "q", top=1) == {"everywhere": 4}
+    rows = engine.rows("get_queue_statistics", "q", "tenant")
+    assert [row.is_estimate for row in rows] == [False] * 10
+
+
 # Beyond what is counted.
+
+
+def test_the_whole_is_no_estimate(engine: Engine) -> None:
+    engine.queue("q")
+    engine.send_many("q", [1] * 10001)
+    assert engine.statistics("q").is_estimate is False
+
+
+@pytest.mark.parametrize(("count", "is_estimate"), [(9999, False), (10000, True)])
+def test_by_priority_10000_is_an_estimate(engine18: Engine, count: int, is_estimate: bool) -> None:
+    engine18.queue("q")
+    engine18.send_many("q", [1] * count, priority=1)
+    rows = by_priority(engine18, "q")
+    assert [row.is_estimate for row in rows] == [False, is_estimate, False, False]
+
+
+@pytest.mark.parametrize(("count", "is_estimate"), [(999, False), (1000, True)])
+@pytest.mark.parametrize("state", ["ready", "waiting", "delayed"])
+def test_by_tenant_1000_are_an_estimate(engine18: Engine, state: str, count: int, is_estimate: bool) -> None:
+    engine18.queue("q", tenant_max_active=1 if state == "waiting" else None)
+    engine18.send("q", tenant="other", priority=0)
+    if state == "waiting":
+        engine18.send("q", tenant="a")
+    later = engine18.now() + timedelta(hours=1) if state == "delayed" else None
+    backlog(engine18, "q", {"a": count}, deliver_after=later)
+    assert {row.is_estimate for row in by_tenant(engine18, "q").values()} == {is_estimate}
 
 
 def test_a_priority_is_counted_up_to_10000(engine: Engine) -> None:

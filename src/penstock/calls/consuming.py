@@ -49,7 +49,7 @@ class Claimed(NamedTuple):
     attempts_limit: int | None
 
 
-LEASE_SECONDS = rows.seconds("vt - penstock.clock()")
+LEASE_SECONDS = rows.seconds("vt operator(pg_catalog.-) penstock.clock()")
 
 CLAIMED = (
     "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "

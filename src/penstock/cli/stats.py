@@ -27,6 +27,8 @@ def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None,
     """Count messages, by queue and state: of QUEUE, or of all.
 
     Pending is all that is still to be delivered: ready, delayed, or waiting because its tenant has its share.
+    ESTIMATE says whether a breakdown of a long backlog is exact: the counts, and with --by tenant which ones
+    have the most.
     """
     if top is not None and breakdown != "tenant":
         raise click.UsageError("--top is for --by tenant")
@@ -36,8 +38,9 @@ def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None,
         session.output.json([facts(each) for each in found])
         return
     by = () if breakdown is None else (breakdown.upper(),)
+    exact = () if breakdown is None else ("ESTIMATE",)
     session.output.table(
-        ("QUEUE", *by, *HEADINGS),
+        ("QUEUE", *by, *HEADINGS, *exact),
         [_row(each, breakdown) for each in found],
         empty="There is nothing to count.",
     )
@@ -59,4 +62,5 @@ def _row(found: QueueStatistics, breakdown: Breakdown | None) -> tuple[Any, ...]
         found.completed_count,
         found.dead_count,
         age(found.oldest_pending_seconds),
+        *(() if breakdown is None else (found.is_estimate,)),
     )

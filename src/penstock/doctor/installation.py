@@ -14,7 +14,7 @@ from .findings import Finding, Limits, identifier, ok
 __all__ = ["clock", "pooler", "postgresql", "privileges", "schema"]
 
 OLDEST, NEWEST = 15, 18
-REAL_CLOCK = "select clock_timestamp()"
+REAL_CLOCK = "select pg_catalog.clock_timestamp()"
 # Clocks that are kept by NTP are closer by far.
 CLOCK_SECONDS, CLOCK_SECONDS_BAD = 2.0, 60.0
 MOVED_SECONDS = 0.5

@@ -119,8 +119,8 @@ def _section(title: str, grid: Grid, width: int) -> list[Text]:
 
 def _breakdowns(details: Details, width: int) -> list[Text]:
     """By priority and by tenant; side by side where there is room."""
-    by_priority = _section("BY PRIORITY", _breakdown(details.by_priority, "PRIORITY"), width)
-    by_tenant = _section("BY TENANT", _breakdown(details.by_tenant, "TENANT"), width)
+    by_priority = _breakdown(details.by_priority, "PRIORITY", width)
+    by_tenant = _breakdown(details.by_tenant, "TENANT", width)
     left = max(line.cell_len for line in by_priority)
     if left + GAP + max(line.cell_len for line in by_tenant) > width:
         return [*by_priority, *by_tenant]
@@ -128,7 +128,8 @@ def _breakdowns(details: Details, width: int) -> list[Text]:
     return [Text.assemble(one, " " * (left + GAP - one.cell_len), other) for one, other in pairs]
 
 
-def _breakdown(rows: Sequence[QueueStatistics], of: str) -> Grid:
+def _breakdown(rows: Sequence[QueueStatistics], of: str, width: int) -> list[Text]:
+    title = f"BY {of} (ESTIMATE)" if any(each.is_estimate for each in rows) else f"BY {of}"
     grid = Grid((of, "PENDING", "ACTIVE", "DELAYED", "WAITING", "OLDEST"), right=(1, 2, 3, 4, 5))
     for each in rows:
         if each.pending_count or each.processing_count:
@@ -141,7 +142,7 @@ def _breakdown(rows: Sequence[QueueStatistics], of: str) -> Grid:
                 amount(each.waiting_count),
                 brief(each.oldest_pending_seconds),
             )
-    return grid
+    return _section(title, grid, width)
 
 
 def _messages(messages: Sequence[ListedMessage], at: datetime) -> Grid:

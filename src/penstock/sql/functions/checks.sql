@@ -39,6 +39,20 @@ end
 $$;
 comment on function penstock._check_range(text, bigint, bigint, bigint) is 'Refuses a number outside of its range.';
 
+-- array_position() and subscripts are for arrays of one dimension. An empty array has none.
+create or replace function penstock._check_list(what text, list anyarray) returns void
+language plpgsql
+as $$
+begin
+    if array_ndims(list) > 1 then
+        perform penstock._invalid(
+            format('%s must be a list, not an array of %s dimensions', what, array_ndims(list)), 'unnest() makes rows of it, array(select ...) a list of these.'
+        );
+    end if;
+end
+$$;
+comment on function penstock._check_list(text, anyarray) is 'Refuses an array of arrays.';
+
 create or replace function penstock._require_read_committed(what text) returns void
 language plpgsql
 as $$

@@ -1,10 +1,11 @@
 -- Clock and channels: the one clock of the engine, and how waiting consumers are woken.
 
 -- The only clock. clock_timestamp(), not now(): in a long transaction a lease would be born expired.
--- It is inlined, so it costs nothing; tests replace its body to move time.
+-- It is inlined, so it costs nothing; tests replace its body to move time. Without a search path of its own, which would keep it
+-- from being inlined: so every name in it is qualified, and the same holds for channel() and done_channel().
 create or replace function penstock.clock() returns timestamptz
 language sql volatile
-as $$ select clock_timestamp() $$;
+as $$ select pg_catalog.clock_timestamp() $$;
 comment on function penstock.clock() is
     'The time that leases, due times and times to live are measured by: the clock of the database.';
 
@@ -13,8 +14,9 @@ create or replace function penstock.channel(queue_name text) returns text
 language sql immutable parallel safe
 as $$
     select case
-        when octet_length('queue:' || queue_name) <= 63 then 'queue:' || queue_name
-        else 'queue:' || md5(queue_name)
+        when pg_catalog.octet_length('queue:' operator(pg_catalog.||) queue_name) operator(pg_catalog.<=) 63
+            then 'queue:' operator(pg_catalog.||) queue_name
+        else 'queue:' operator(pg_catalog.||) pg_catalog.md5(queue_name)
     end
 $$;
 comment on function penstock.channel(text) is

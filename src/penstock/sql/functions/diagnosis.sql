@@ -137,7 +137,7 @@ $$;
 comment on function penstock.diagnose_tables() is
     'How the tables of the engine are: their size with indexes as of the last vacuum, living and dead rows as the statistics know them, from how many dead rows on autovacuum comes, whether it may (autovacuum), when they were last vacuumed and analyzed, and the age of their oldest transactions.';
 
--- The extension may be in any schema; that the view is its own is looked up, so that nobody can put another in its place.
+-- A session may have standard_conforming_strings off: no backslash stands in a pattern. The extension may be in any schema; that the view is its own is looked up, so that nobody can put another in its place.
 create or replace function penstock.diagnose_statements() returns setof penstock.statement_diagnosis
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -166,7 +166,7 @@ begin
                         from %s s
                         where s.dbid = (select d.oid from pg_database d where d.datname = current_database())
                             and s.calls > 0 and strpos(s.query, 'penstock.' || f.name || '(') > 0
-                            and s.query !~* '^\s*(create|comment|alter|drop|grant|revoke|do)\M'
+                            and s.query !~* '^[[:space:]]*(create|comment|alter|drop|grant|revoke|do)[^[:alnum:]_]'
                     ) x on true
                 $query$, view
             ) using functions;

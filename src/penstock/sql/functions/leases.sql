@@ -20,7 +20,7 @@ begin
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
         select min(i), max(i) into lowest, highest from unnest(message_ids) i;
-        if highest - lowest > 100 * cardinality(message_ids) then
+        if highest::float8 - lowest > 100 * cardinality(message_ids) then
             return query
             select e.* from (select distinct i from unnest(message_ids) i order by i) m(id)
             cross join lateral penstock.batch_extend_message_vt(queue_name, array[m.id], token, extension_seconds) e;

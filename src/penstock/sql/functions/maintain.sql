@@ -1,9 +1,11 @@
 -- Maintain: what is due now and then, from however many processes.
 
--- Partitions are made a week ahead and attached, which locks neither readers nor writers of the others.
+-- Partitions are made a week ahead and attached, which locks neither readers nor writers of the others. Where the database
+-- has its tables, wherever the session of the caller would put new ones.
 create or replace function penstock._add_days(at timestamptz) returns bigint
 language plpgsql
 set lock_timeout = '100ms'
+set default_tablespace = ''
 as $$
 declare
     day date;

@@ -86,7 +86,7 @@ begin
     -- queue without tenants.
     if deliver_after is null and priority between 0 and 3 and coalesce(char_length(tenant) between 1 and 255, true) and bodies is null and dedup_key is null
         and deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
-        and dedup_keys is null and coalesce(ttl_seconds > 0, true) and cardinality(payloads) > 0 and array_position(payloads, null) is null
+        and dedup_keys is null and coalesce(ttl_seconds > 0, true) and array_ndims(payloads) = 1 and array_position(payloads, null) is null
         and current_setting('transaction_isolation') = 'read committed'
     then
         if pg_column_size(payloads) > 1500 then

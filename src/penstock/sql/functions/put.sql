@@ -300,6 +300,9 @@ begin
     if char_length(dedup_key) not between 1 and 500 then
         perform penstock._invalid(format('dedup_key must have 1 to 500 characters, not %s', char_length(dedup_key)), 'null is for messages that need not be unique.');
     end if;
+    if array_ndims(payloads) > 1 then
+        perform penstock._check_list('payloads', payloads);
+    end if;
     if not alike or bodies is not null or array_position(payloads, null) is not null then
         perform penstock._check_lists(n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys);
     end if;

@@ -43,6 +43,11 @@ begin
                 coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(tokens)::text, 'null'), coalesce(cardinality(results)::text, 'no'))
         );
     end if;
+    if greatest(array_ndims(message_ids), array_ndims(tokens), array_ndims(results)) > 1 then
+        perform penstock._check_list('message_ids', message_ids);
+        perform penstock._check_list('tokens', tokens);
+        perform penstock._check_list('results', results);
+    end if;
     if not coalesce(token = all (tokens), false) then
         return query select penstock._ack_by_token(queue_name, message_ids, tokens, results);
         return;
@@ -58,7 +63,7 @@ begin
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
         select min(i), max(i) into lowest, highest from unnest(message_ids) i;
-        if highest - lowest > 100 * cardinality(message_ids) then
+        if highest::float8 - lowest > 100 * cardinality(message_ids) then
             return query select penstock._ack_one_by_one(queue_name, message_ids, tokens, results);
             return;
         end if;

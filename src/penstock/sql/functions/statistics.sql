@@ -54,6 +54,7 @@ begin
     counted.completed_count := completed;
     select count(*) into counted.dead_count from penstock.dead d where d.queue_id = queue_id;
     counted.queue_name := queue_name;
+    counted.is_estimate := false;
     counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
     counted.total_count := counted.pending_count + counted.processing_count + counted.completed_count;
     if oldest is not null then
@@ -131,6 +132,9 @@ begin
         counted.delayed_count := delayed.counts[p + 1];
         counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
         counted.processing_count := processing[p + 1];
+        counted.is_estimate := ready = most or looked in (
+            (select sum(n) from unnest(waiting.counts) n), (select sum(n) from unnest(delayed.counts) n), (select sum(n) from unnest(processing) n)
+        );
         return next counted;
     end loop;
 end
@@ -140,7 +144,8 @@ comment on function penstock._statistics_by_priority(int, text, timestamptz) is 
 -- A tenant's ranks have no gaps, and all tenants begin near the first in line: so who has a message at a rank has as many waiting
 -- as that is behind the first, and the further back, the fewer they are. The highest rank at which there are still enough is
 -- searched for by halves. What was cancelled or came back blurs this a little; who is first in line is looked at anyway.
-create or replace function penstock._busiest(queue_id int, priority int, floor_rank bigint, most int, until timestamptz) returns text[]
+-- It looks at so many rows and no more. A limit of time would make the answer depend on what else the server does.
+create or replace function penstock._busiest(queue_id int, priority int, floor_rank bigint, most int) returns text[]
 language plpgsql stable
 as $$
 #variable_conflict use_variable
@@ -153,6 +158,7 @@ declare
     middle bigint := low;
     high bigint;
     rows int := greatest(1000, 2 * most);
+    looked int := 0;
     here text[];
     names text[];
     beyond text[] := '{}';
@@ -185,13 +191,14 @@ begin
             low := middle;
             names := here;
         end if;
-        exit when high <= low + 1 or clock_timestamp() > until;
+        looked := looked + rows;
+        exit when high <= low + 1 or looked >= 50000;
         middle := low + (high - low) / 2;
     end loop;
     return beyond || names[1:most];
 end
 $$;
-comment on function penstock._busiest(int, int, bigint, int, timestamptz) is
+comment on function penstock._busiest(int, int, bigint, int) is
     'Tenants of a priority, among them those with the most ready messages.';
 
 -- Exact where there are few. Else from two hundred places, evenly spread over the ranks: how close together ten rows stand there says
@@ -238,7 +245,42 @@ end
 $$;
 comment on function penstock._sample_waiting(int, bigint) is 'About how many messages of each tenant wait; those with few may be missing.';
 
--- First who may be among the busiest, by steps that each look at so many rows at the most; then an estimate for each of them, from
+-- A short backlog is counted as a whole: then the choice of tenants is no guess.
+create or replace function penstock._exact_top(queue_id int, ranks bigint[], from_rank bigint, since timestamptz, top int, most int) returns text[]
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    longest bigint;
+    names text[];
+begin
+    with lines as materialized (
+        select p.n as line, r.tenant
+        from unnest(ranks) with ordinality p(floor, n)
+        cross join lateral (
+            select r.tenant from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p.n - 1 and r.rank >= p.floor order by r.rank, r.id limit most
+        ) r
+        union all (
+            select 5, w.tenant from penstock.waiting w
+            where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit most
+        )
+        union all (
+            select 6, s.tenant from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit most
+        )
+    )
+    select
+        (select max(c.n) from (select count(*) as n from lines l group by l.line) c),
+        array(select l.tenant from lines l group by l.tenant order by count(*) desc, l.tenant limit top)
+    into longest, names;
+    return case when longest < most then names when longest is null then '{}' end;
+end
+$$;
+comment on function penstock._exact_top(int, bigint[], bigint, timestamptz, int, int) is
+    'The tenants with the most pending messages, by counting all; null where a priority, or what waits or is delayed, has as many messages as may be looked at.';
+
+-- Where all can be counted, the tenants are known. Else first who may be among the busiest, by steps that each look at so many rows at the most; then an estimate for each of them, from
 -- the first and the last rank; then those with the most are counted, as far as that goes. The look-ups by tenant ask for
 -- an order that only one index has: any(), unlike =, leaves the tenant open.
 create or replace function penstock._statistics_by_tenant(queue_id int, queue_name text, at timestamptz, top int) returns setof penstock.queue_statistics
@@ -248,7 +290,6 @@ as $$
 declare
     most constant int := 1000;
     looked constant int := 100000;
-    until timestamptz := clock_timestamp() + interval '50 ms';
     enough int := 2 * top + 10;
     lines int[] := '{}';
     waits boolean;
@@ -257,21 +298,28 @@ declare
     from_rank bigint;
     since timestamptz;
     tops bigint[];
-    names text[] := '{}';
+    names text[];
+    is_exact boolean;
     plain record;
 begin
     select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    for p in 0..3 loop
-        busiest := penstock._busiest(queue_id, p, ranks[p + 1], enough, until);
-        if busiest <> '{}' then
-            lines := lines || p;
-            names := names || busiest;
-        end if;
-    end loop;
-    names := names || array(
-        select t.tenant from penstock.tenants t where t.queue_id = queue_id order by t.tenant limit enough
-    );
+    names := penstock._exact_top(queue_id, ranks, from_rank, since, top, most);
+    is_exact := names is not null;
+    if is_exact then
+        lines := '{0,1,2,3}';
+    else
+        for p in 0..3 loop
+            busiest := penstock._busiest(queue_id, p, ranks[p + 1], enough);
+            if busiest <> '{}' then
+                lines := lines || p;
+                names := names || busiest;
+            end if;
+        end loop;
+        names := names || array(
+            select t.tenant from penstock.tenants t where t.queue_id = queue_id order by t.tenant limit enough
+        );
+    end if;
     -- What came in before the first tenant did stands in no index by tenant. From its end, where no others are in between.
     select q.plain_tops into tops from penstock.queues q where q.id = queue_id;
     select
@@ -315,8 +363,8 @@ begin
         group by a.tenant
     ), known as materialized (
         select n.tenant from unnest(names) n(tenant)
-        union select w.tenant from (select w.tenant from waiting w order by w.estimate desc limit enough) w
-        union select d.tenant from (select d.tenant from delayed d order by d.n desc limit enough) d
+        union select w.tenant from (select w.tenant from waiting w where not is_exact order by w.estimate desc limit enough) w
+        union select d.tenant from (select d.tenant from delayed d where not is_exact order by d.n desc limit enough) d
     ), spans as materialized (
         select k.tenant, p, f.rank as first, l.rank as last
         from known k
@@ -386,7 +434,8 @@ begin
     )
     select
         queue_name, c.ready + c.waiting + c.delayed, coalesce(p.n, 0), null::bigint, null::bigint, c.delayed, null::bigint,
-        extract(epoch from greatest(at - c.oldest, interval '0'))::float8, c.waiting, null::int, nullif(c.tenant, '')
+        extract(epoch from greatest(at - c.oldest, interval '0'))::float8, c.waiting, null::int, nullif(c.tenant, ''),
+        not is_exact or coalesce((select sum(x.n) from processing x), 0) >= looked
     from counted c left join processing p on p.tenant = c.tenant
     where c.ready + c.waiting + c.delayed > 0
     order by c.ready + c.waiting + c.delayed desc, c.tenant;
@@ -440,4 +489,4 @@ begin
 end
 $$;
 comment on function penstock.get_queue_statistics(text, text, int, timestamptz) is
-    'How many messages of a queue, or of each, are pending (ready, waiting for a place of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. With completed_since, completed is what was completed after that moment and is kept, which costs little however long the history: asked for every few seconds, with the time of the last answer, it gives rates. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. What is exact in it: what is ready of a priority, up to 10,000, a number that means so many or more; what is ready of a tenant in each priority, and what waits of it, up to 1,000 each, beyond which it is estimated, the one by ranks, the other from a sample of 2,000; what is delayed and processing, and by priority what waits, among the 100,000 that come first. Those tenants are found that have the most in one of the priorities; where thousands wait, one with few in each may be missing.';
+    'How many messages of a queue, or of each, are pending (ready, waiting for a place of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. With completed_since, completed is what was completed after that moment and is kept, which costs little however long the history: asked for every few seconds, with the time of the last answer, it gives rates. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. is_estimate is false where all counts of the row are exact and, by tenant, these are the tenants with the most. By priority it is true where 10,000 are ready, a number that means so many or more, or where 100,000 wait, are delayed or are processing, of which the first 100,000 are counted. By tenant it is true where 1,000 of one priority are ready, or 1,000 wait or are delayed, or 100,000 are processing. Then tenants are looked for that have the most in one of the priorities: one with few in each may be missing. What is ready of a tenant in each priority, and what waits of it, is counted up to 1,000 each. Beyond that it is estimated, the one by ranks, the other from a sample of 2,000. What is delayed and processing is counted among the first 100,000.';

@@ -90,13 +90,14 @@ $$;
 comment on function penstock.ack_tasks(text, bigint[], text, jsonb[], bigint[], int[]) is
     'ack_messages() for what one token holds, with word to those who wait for a result (done_channel), and for members of groups a note that they are done. group_ids and positions: the group of each message, null for none, and its place in it. Call finish_groups() after the commit.';
 
--- A channel name has 63 bytes at the most.
+-- A channel name has 63 bytes at the most. Every name is qualified: see clock().
 create or replace function penstock.done_channel(queue_name text) returns text
 language sql immutable parallel safe
 as $$
     select case
-        when octet_length('done:' || queue_name) <= 63 then 'done:' || queue_name
-        else 'done:' || md5(queue_name)
+        when pg_catalog.octet_length('done:' operator(pg_catalog.||) queue_name) operator(pg_catalog.<=) 63
+            then 'done:' operator(pg_catalog.||) queue_name
+        else 'done:' operator(pg_catalog.||) pg_catalog.md5(queue_name)
     end
 $$;
 comment on function penstock.done_channel(text) is

@@ -40,6 +40,7 @@ as $$
 declare
     longest int := (select max(char_length(n)) from unnest(names) n);
 begin
+    perform penstock._check_list(what, names);
     if names is null or cardinality(names) > 10000 or array_position(names, null) is not null or longest > 255 then
         perform penstock._invalid(
             format('%s must be 10000 names of 255 characters at the most, not %s of up to %s', what,

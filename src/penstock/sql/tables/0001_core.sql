@@ -420,7 +420,8 @@ create type penstock.queue_statistics as (
     oldest_pending_seconds float8,
     waiting_count bigint,
     priority int,
-    tenant text
+    tenant text,
+    is_estimate boolean
 );
 create type penstock.queue_settings as (
     id bigint,
