@@ -19,6 +19,7 @@ from .errors import PayloadInvalid, PayloadTooLarge
 
 __all__ = [
     "MAX_BYTES",
+    "UNREADABLE",
     "Codec",
     "Encoded",
     "Json",
@@ -27,6 +28,7 @@ __all__ = [
     "decode",
     "encode",
     "encode_json",
+    "load_headers",
     "load_json",
 ]
 
@@ -42,6 +44,8 @@ Stored: TypeAlias = "str | bytes"
 MAX_DEPTH = 500
 # The most that max_payload_bytes of a queue can be.
 MAX_BYTES = 256_000_000
+# The one field of the object that stands where the server, or Python, cannot read a value; it says why.
+UNREADABLE = "penstock_unreadable"
 # From here on Python writes a float with an exponent.
 EXPONENT_FROM = 1e16
 
@@ -128,6 +132,15 @@ def _render(value: Any) -> str:
 def load_json(text: str) -> Json:
     """The value of JSON text, as the database writes it: without a blank around it."""
     return _decode_first(text)[0]
+
+
+def load_headers(text: str | None) -> dict[str, Any]:
+    """Headers of a message; empty where it is without."""
+    try:
+        found = load_json(text) if text else {}
+    except (ValueError, RecursionError) as exc:
+        raise PayloadInvalid(f"the headers cannot be read by Python: {exc}") from exc
+    return found if isinstance(found, dict) else {}
 
 
 def codec_of(model: Any) -> Codec[Any]:

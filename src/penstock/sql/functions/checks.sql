@@ -80,7 +80,10 @@ language plpgsql
 as $$
 begin
     if jsonb_typeof(headers) <> 'object' then
-        perform penstock._invalid(format('headers must be a JSON object, not JSON %s', jsonb_typeof(headers)));
+        perform penstock._invalid(format(
+            'headers must be an object, not %s',
+            case when pg_column_size(array[headers]) <= 1000 then left(headers::text, 100) else jsonb_typeof(headers) end
+        ));
     end if;
     if pg_column_size(array[headers]) > 100000 or octet_length(headers::text) > 10000000 then
         perform penstock._check_text('a headers object', headers, 10000000);
