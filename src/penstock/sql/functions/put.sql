@@ -298,7 +298,7 @@ begin
     if char_length(dedup_key) not between 1 and 500 then
         perform penstock._invalid(format('dedup_key must have 1 to 500 characters, not %s', char_length(dedup_key)), 'null is for messages that need not be unique.');
     end if;
-    if headers is not null then
+    if not (jsonb_typeof(headers) = 'object' and pg_column_size(array[headers]) <= 1000) then
         perform penstock._check_headers(headers);
     end if;
     if not alike or bodies is not null or array_position(payloads, null) is not null then
