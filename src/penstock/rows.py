@@ -155,7 +155,7 @@ class Columns(Generic[T]):
 
 def _time(name: str) -> Column:
     # Python's end of time; PostgreSQL knows infinity, and years whose microseconds 64 bits do not hold.
-    is_late = f"{name} >= timestamptz '9999-12-31 00:00:00+00'"
+    is_late = f"{name} >= timestamptz '10000-01-01 00:00:00+00'"
     return Column((f"case when {is_late} then {INFINITY} else {epoch(name)} end",), moment)
 
 
