@@ -247,6 +247,16 @@ def test_damaged_headers(engine: Engine) -> None:
     assert (letter.payload, letter.headers, letter.tenant) == ("payload", None, "acme")
 
 
+def test_what_is_only_too_long_is_kept(engine: Engine) -> None:
+    engine.queue("q")
+    bad = slip_in(engine.connection, "q", "'1'::jsonb", f"jsonb_build_object('x', {MANY.format(2000)})")
+    (rejected,) = engine.rows("reject_unreadable_messages", "q")
+    assert rejected.error.startswith("cannot be read: headers: it has 262")
+    letter = engine.row("list_dlq_messages", "q")
+    assert (letter.message_id, letter.payload, list(letter.headers)) == (bad, 1, ["penstock_unreadable"])
+    assert engine.query("select jsonb_array_length(headers -> 'x') from penstock.dead") == [(2000,)]
+
+
 def test_damage_in_every_state_can_be_looked_at(engine: Engine) -> None:
     engine.queue("q")
     ids = [engine.send("q", "p", headers=NOISE) for _ in range(4)]

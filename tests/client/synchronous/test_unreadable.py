@@ -34,6 +34,11 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+def claim_in_transaction(client: Client) -> int:
+    with client.transaction() as transaction:
+        return len(transaction.consume_batch("q"))
+
+
 def test_a_batch_comes_without_it(
     client: Client, engine18: Engine, ids: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -73,15 +78,12 @@ def test_an_iteration_goes_on(client: Client, engine18: Engine, ids: list[int]) 
 
 
 def test_in_a_transaction_it_is_an_error_that_says_what_to_do(client: Client, ids: list[int]) -> None:
-    with client.transaction() as transaction:
-        with pytest.raises(MessageUnreadable, match="missing chunk") as caught:
-            transaction.consume_batch("q")
-        transaction.connection.rollback()
+    with pytest.raises(MessageUnreadable, match="missing chunk") as caught:
+        claim_in_transaction(client)
     assert "reject_unreadable" in (caught.value.hint or "")
     (rejected,) = client.reject_unreadable("q")
     assert (rejected.message_id, "missing chunk" in rejected.error) == (ids[1], True)
-    with client.transaction() as transaction:
-        assert len(transaction.consume_batch("q")) == 2
+    assert claim_in_transaction(client) == 2
     assert client.reject_unreadable("q", batch_size=1) == []
 
 

@@ -104,6 +104,7 @@ declare
     candidate record;
     faults text[];
     found_error penstock.unreadable_message;
+    buried boolean;
 begin
     perform penstock._check_range('batch_size', batch_size, 1, 10000);
     perform penstock._require_read_committed('reject_unreadable_messages');
@@ -124,14 +125,20 @@ begin
         continue when faults is null;
         found_error.message_id := candidate.id;
         found_error.error := left('cannot be read: ' || array_to_string(faults, '; '), 1000);
-        if penstock._bury_ready(queue, candidate.row, candidate.id, faults, found_error.error) then
+        begin
+            buried := penstock._bury_ready(queue, candidate.row, candidate.id, '{}', found_error.error);
+        exception when data_corrupted or index_corrupted or internal_error then
+            -- Not even a copy can be made of it.
+            buried := penstock._bury_ready(queue, candidate.row, candidate.id, faults, found_error.error);
+        end;
+        if buried then
             return next found_error;
         end if;
     end loop;
 end
 $$;
 comment on function penstock.reject_unreadable_messages(text, int) is
-    'Moves messages that cannot be sent to any client to the dead letters, reason failed, without what cannot be read of them. Call it where a consume fails with an SQLSTATE of class 54 or XX, with the batch_size of that consume, and consume again; clients and workers do. Looks at the next batch_size messages of each priority. Returns each with what is wrong with it.';
+    'Moves messages that cannot be sent to any client to the dead letters, reason failed, without those parts of them that are lost. Call it where a consume fails with an SQLSTATE of class 54 or XX, with the batch_size of that consume, and consume again; clients and workers do. Looks at the next batch_size messages of each priority. Returns each with what is wrong with it.';
 
 -- ready rows are never updated, so a ctid with its id is the same row, or none.
 create or replace function penstock._faults_of_ready(queue_id int, "row" tid, message_id bigint) returns text[]
