@@ -27,7 +27,7 @@ CALLABLE = {
     """,
     "penstock_consumer": """
         consume_message consume_messages_batch ack_message ack_messages nack_message release_message
-        reject_message extend_message_vt batch_extend_message_vt pulse channel
+        reject_message reject_unreadable_messages extend_message_vt batch_extend_message_vt pulse channel
         extend_queue_keep_alive maintain clock schema_version declare_queue done_channel ack_tasks
         announce_done finish_groups register_worker beat_worker forget_worker
     """,
@@ -124,6 +124,10 @@ SIGNATURES = {
     ),
     "release_message": ("queue_name text, message_id int8, token text, delay_seconds int4 = 0", "bool"),
     "reject_message": ("queue_name text, message_id int8, token text, error text = NULL", "bool"),
+    "reject_unreadable_messages": (
+        "queue_name text, batch_size int4 = 10",
+        "setof (message_id, error)",
+    ),
     "extend_message_vt": (
         "queue_name text, message_id int8, token text, extension_seconds int4",
         "timestamptz",

@@ -49,7 +49,9 @@ def test_the_tree_is_drawn_whole(cls: type[PenstockError]) -> None:
 
 def test_public_names() -> None:
     assert sorted(errors.__all__) == errors.__all__
-    assert {cls.__name__ for cls in CLASSES} | {"by_sqlstate", "from_database"} == set(errors.__all__)
+    assert {cls.__name__ for cls in CLASSES} | {"by_sqlstate", "from_database", "sqlstate_of"} == set(
+        errors.__all__
+    )
 
 
 def test_a_hint_is_kept_and_shown() -> None:

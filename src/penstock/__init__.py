@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         DeliveryUnknown,
         InvalidArgument,
         LeaseLost,
+        MessageUnreadable,
         NotFound,
         NotReplicated,
         PayloadInvalid,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         Receipt,
         State,
         Topic,
+        UnreadableMessage,
     )
     from .payloads import Codec
     from .schema import SchemaVersion
@@ -115,6 +117,7 @@ __all__ = [
     "MaintenanceResult",
     "Message",
     "MessageDetails",
+    "MessageUnreadable",
     "Middleware",
     "Missed",
     "NewMessage",
@@ -151,6 +154,7 @@ __all__ = [
     "Topic",
     "TopicNotFound",
     "Transaction",
+    "UnreadableMessage",
     "UnsupportedConnection",
     "Worker",
     "WrongIsolation",
@@ -190,6 +194,7 @@ _HOMES = {
         "DeliveryUnknown",
         "InvalidArgument",
         "LeaseLost",
+        "MessageUnreadable",
         "NotFound",
         "NotReplicated",
         "PayloadInvalid",
@@ -222,6 +227,7 @@ _HOMES = {
         "Receipt",
         "State",
         "Topic",
+        "UnreadableMessage",
     ),
     ".payloads": ("Codec",),
     ".schema": ("SchemaVersion",),

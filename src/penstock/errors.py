@@ -10,6 +10,7 @@
     │   ├── PayloadTooLarge    PN005
     │   └── UnsupportedConnection
     ├── WrongIsolation         PN006
+    ├── MessageUnreadable
     ├── LeaseLost
     ├── NotReplicated
     ├── DatabaseUnavailable
@@ -29,6 +30,7 @@ The docstring of a class is its default message.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Final
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "DeliveryUnknown",
     "InvalidArgument",
     "LeaseLost",
+    "MessageUnreadable",
     "NotFound",
     "NotReplicated",
     "PayloadInvalid",
@@ -54,6 +57,7 @@ __all__ = [
     "WrongIsolation",
     "by_sqlstate",
     "from_database",
+    "sqlstate_of",
 ]
 
 
@@ -124,6 +128,10 @@ class UnsupportedConnection(InvalidArgument, TypeError):
     sqlstate = None
 
 
+class MessageUnreadable(PenstockError):
+    """A message cannot be sent by the server, so that nothing was claimed."""
+
+
 class LeaseLost(PenstockError):
     """The message is not, or not any more, leased to this consumer: somebody else may have it by now."""
 
@@ -189,17 +197,22 @@ def by_sqlstate() -> dict[str, type[PenstockError]]:
     return dict(_BY_SQLSTATE)
 
 
+def sqlstate_of(exc: BaseException) -> str:
+    """The SQLSTATE of an error of any driver, also where another one is wrapped around it; empty for none."""
+    for link in _chain(exc):
+        if state := _sqlstate(link):
+            return state
+    return ""
+
+
 def from_database(exc: BaseException) -> PenstockError | None:
     """The exception for an error that a function of the schema raised, of any driver; None for others.
 
     An error that the schema or a part of it is missing counts, too: the database has to be migrated.
     SQLAlchemy and Django wrap the error of the driver: the first in the chain that has our SQLSTATE counts.
     """
-    seen = set[int]()
-    link: BaseException | None = exc
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        code = getattr(link, "sqlstate", None) or getattr(link, "pgcode", None) or ""
+    for link in _chain(exc):
+        code = _sqlstate(link)
         cls = _BY_SQLSTATE.get(code)
         diag = getattr(link, "diag", link)
         message = getattr(diag, "message_primary", None) or getattr(link, "message", None)
@@ -207,7 +220,6 @@ def from_database(exc: BaseException) -> PenstockError | None:
             return unfit
         if cls is not None and message:
             return cls(message, hint=getattr(diag, "message_hint", None) or getattr(link, "hint", None))
-        link = getattr(link, "orig", None) or link.__cause__
     return None
 
 
@@ -220,3 +232,17 @@ def _unfit(code: str, message: str) -> SchemaError | None:
             f"the schema of the database is older than this version of Penstock: {message}", hint=MIGRATE
         )
     return None
+
+
+def _chain(exc: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it is wrapped around."""
+    seen = set[int]()
+    link: BaseException | None = exc
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        yield link
+        link = getattr(link, "orig", None) or link.__cause__
+
+
+def _sqlstate(exc: BaseException) -> str:
+    return getattr(exc, "sqlstate", None) or getattr(exc, "pgcode", None) or ""

@@ -26,6 +26,7 @@ __all__ = [
     "Receipt",
     "State",
     "Topic",
+    "UnreadableMessage",
 ]
 
 State: TypeAlias = Literal["active", "ready", "waiting", "scheduled", "dead", "done"]
@@ -61,6 +62,14 @@ class Receipt:
     queue_name: str
     message_id: int
     token: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableMessage:
+    """A message that became a dead letter, since the server cannot send it to any client; and why not."""
+
+    message_id: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from .wording import shown
 
 __all__ = [
     "MAX_BYTES",
+    "UNREADABLE",
     "Codec",
     "Encoded",
     "Json",
@@ -31,6 +32,7 @@ __all__ = [
     "encode_json",
     "fault_of",
     "harmless",
+    "load_headers",
     "load_json",
 ]
 
@@ -51,6 +53,8 @@ MOST_FAULTS = 3
 MOST_TEXT = 200
 # What msgspec quotes: a value that is none of an enumeration.
 QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `|$)", re.DOTALL)
+# The one field of the object that stands where the server, or Python, cannot read a value; it says why.
+UNREADABLE = "penstock_unreadable"
 # From here on Python writes a float with an exponent.
 EXPONENT_FROM = 1e16
 
@@ -137,6 +141,15 @@ def _render(value: Any) -> str:
 def load_json(text: str) -> Json:
     """The value of JSON text, as the database writes it: without a blank around it."""
     return _decode_first(text)[0]
+
+
+def load_headers(text: str | None) -> dict[str, Any]:
+    """Headers of a message; empty where it is without."""
+    try:
+        found = load_json(text) if text else {}
+    except (ValueError, RecursionError) as exc:
+        raise PayloadInvalid(f"the headers cannot be read by Python: {exc}") from exc
+    return found if isinstance(found, dict) else {}
 
 
 def codec_of(model: Any) -> Codec[Any]:

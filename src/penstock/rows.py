@@ -28,8 +28,9 @@ from .models import (
     QueueSettings,
     QueueStatistics,
     Topic,
+    UnreadableMessage,
 )
-from .payloads import Json, load_json
+from .payloads import UNREADABLE, Json, load_json
 from .statements import Row
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "STATEMENT_DIAGNOSIS",
     "TABLE_DIAGNOSIS",
     "TOPIC",
+    "UNREADABLE_MESSAGE",
     "epoch",
     "epoch_of_now",
     "moment",
@@ -101,7 +103,11 @@ def _loaded(text: str | None) -> Json:
 
 
 def _object(text: str | None) -> dict[str, Any]:
-    return load_json(text) if text is not None else {}
+    try:
+        found = load_json(text) if text is not None else {}
+    except (ValueError, RecursionError) as exc:
+        return {UNREADABLE: f"Python cannot read it: {exc}"}
+    return found if isinstance(found, dict) else {}
 
 
 def _stored(text: str | None, body: Any) -> Json:
@@ -148,8 +154,9 @@ class Columns(Generic[T]):
 
 
 def _time(name: str) -> Column:
-    infinite = f"pg_catalog.isfinite({name}) is false"
-    return Column((f"case when {infinite} then {INFINITY} else {epoch(name)} end",), moment)
+    # Python's end of time; PostgreSQL knows infinity, and years whose microseconds 64 bits do not hold.
+    is_late = f"{name} >= timestamptz '10000-01-01 00:00:00+00'"
+    return Column((f"case when {is_late} then {INFINITY} else {epoch(name)} end",), moment)
 
 
 def _plain(*names: str) -> tuple[Column, ...]:
@@ -171,6 +178,8 @@ def _json(name: str, read: Callable[..., Any] = _loaded) -> Column:
 _PAYLOAD = Column(("cast(payload as text)", "body"), _stored)
 
 TOPIC = Columns(Topic, (*_plain("id", "name"), _time("created_at"), *_plain("queue_count")))
+
+UNREADABLE_MESSAGE = Columns(UnreadableMessage, _plain("message_id", "error"))
 
 QUEUE_SETTINGS = Columns(
     QueueSettings,

@@ -57,6 +57,8 @@ class Call(Generic[T]):
     parameters: tuple[Parameter, ...]
     parse: Callable[[Sequence[Row]], T]
     repeat: Repeat
+    # What to call where the server could not send the answer; then this one again.
+    remedy: Callable[[], Call[Any]] | None = None
 
 
 # The type of each parameter; a name means the same wherever it stands.

@@ -143,6 +143,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "nack": {"message": MESSAGE, "delay": DURATION, "max_attempts": INTEGER},
     "release": {"message": MESSAGE, "delay": DURATION},
     "reject": {"message": MESSAGE},
+    "reject_unreadable": {"queue_name": TEXT, "batch_size": INTEGER},
     "extend": {"message": MESSAGE, "extension": DURATION},
     "extend_many": {"messages": MESSAGES, "extension": DURATION},
     "pulse": {"token": TEXT, "visibility_timeout": DURATION, "queue_names": TEXTS},

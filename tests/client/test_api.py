@@ -34,6 +34,7 @@ RENAMED = {
     "release_message": "release",
     "release_messages": "release_many",
     "reject_message": "reject",
+    "reject_unreadable_messages": "reject_unreadable",
     "extend_message_vt": "extend",
     "batch_extend_message_vt": "extend_many",
 }

@@ -33,6 +33,7 @@ CALLS = {
         "nack_message('billing', 3, 'me', 0, 'no')",
         "release_message('billing', 6, 'me')",
         "reject_message('billing', 7, 'me', 'never')",
+        "reject_unreadable_messages('billing')",
         "extend_message_vt('billing', 6, 'me', 1)",
         "batch_extend_message_vt('billing', array[6]::bigint[], 'me', 1)",
         "pulse('me', 30)",

@@ -185,6 +185,7 @@ async def _settle(api: AsyncApi) -> None:
     await api.ack_many([*claimed[1:3], dataclasses.replace(claimed[3].receipt, token=NOBODY)])
     await api.nack(claimed[3], delay=60, error="failed: 100% ☃")
     await api.reject(claimed[4], "rejected")
+    assert await api.reject_unreadable("mail", batch_size=5) == []
     await api.release(claimed[5])
     await api.extend(claimed[6], 1000)
     await api.extend_many([claimed[6], claimed[0].receipt], timedelta(seconds=9.5))

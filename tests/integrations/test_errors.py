@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock import PenstockError
+from tests.poison import damage
 
 from .stage import Stage, behaviour
 
@@ -200,3 +201,24 @@ async def test_an_error_within_a_savepoint(stage: Stage) -> None:
     await stage.caller.commit()
 
     assert (await stage.payloads(), stage.orders()) == (["before", "after"], 1)
+
+
+@behaviour
+async def test_a_message_that_cannot_be_sent(stage: Stage) -> None:
+    """Ours for a claim, which has another way; the driver's own for all else."""
+    await stage.client.send(stage.queue, {"noise": [str(n) for n in range(20000)]})
+    await stage.client.send(stage.queue, "fine")
+    damage(stage.sql, "payloads")
+    await stage.caller.begin()
+    with pytest.raises(penstock.MessageUnreadable, match="missing chunk") as caught:
+        await stage.tx.consume_batch(stage.queue)
+    assert isinstance(caught.value.__cause__, stage.driver.error)
+    assert "reject_unreadable" in (caught.value.hint or "")
+    await stage.caller.rollback()
+
+    await stage.caller.begin()
+    (rejected,) = await stage.tx.reject_unreadable(stage.queue)
+    assert "missing chunk" in rejected.error
+    assert [message.payload for message in await stage.tx.consume_batch(stage.queue)] == ["fine"]
+    await stage.caller.commit()
+    assert (await stage.details(rejected.message_id)).state == "dead"

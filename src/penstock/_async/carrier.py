@@ -6,13 +6,26 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from penstock.errors import MessageUnreadable
 from penstock.payloads import Codec, codec_of
 from penstock.statements import Call
 
-__all__ = ["AsyncCarrier", "Progress", "Timed"]
+__all__ = ["UNREADABLE_STATES", "AsyncCarrier", "Progress", "Timed", "unreadable"]
 
 T = TypeVar("T")
 Progress = Callable[[int], None]
+
+
+# The server could not send the answer: text that is too long, a damaged file, bytes that are no text.
+UNREADABLE_STATES = ("54", "XX", "22021", "22P05")
+
+
+def unreadable(call: Call[Any], exc: BaseException) -> MessageUnreadable:
+    """The error of a claim that brings a message which the server cannot send."""
+    return MessageUnreadable(
+        f"{call.function}: the server cannot send a message, and nothing was claimed: {exc}",
+        hint="reject_unreadable() moves such messages to the dead letters; roll back before you call it",
+    )
 
 
 @dataclass(frozen=True, slots=True)

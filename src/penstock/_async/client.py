@@ -23,6 +23,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     DeliveryUnknown,
     InvalidArgument,
+    MessageUnreadable,
     NotReplicated,
     PenstockError,
     WrongIsolation,
@@ -37,7 +38,7 @@ from penstock.values import Backoff, Duration, flag, interval
 
 from .api import AsyncApi
 from .bulk import AsyncBulk
-from .carrier import Progress, Timed
+from .carrier import UNREADABLE_STATES, Progress, Timed, unreadable
 from .connections import AsyncConnections, AsyncOwn, connect
 from .consumer import AsyncConsumer, ConsumeOptions
 from .host import AsyncHost
@@ -55,6 +56,8 @@ COMMIT_EVERY = 20
 # Between attempts.
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
+# A claim that fails for a message that cannot be sent, although none such is found, is tried so often.
+MOST_FRUITLESS = 2
 # An attempt that was made to write where nobody may: this server is a standby now.
 READ_ONLY = "25006"
 # No resources, told to stop, a deadlock, a lock that was not to be had: another time it may work.
@@ -268,8 +271,33 @@ class AsyncClient(AsyncApi):
                 return timed
             await async_sleep(pause)
 
-    async def _attempt(
-        self, call: Call[T], patience: float = 0.0, *, beyond: bool = False, again: bool = False
+    async def _attempt(self, call: Call[T], patience: float = 0.0, *, beyond: bool = False) -> Timed[T]:
+        """One attempt; of a claim that fails for a message that cannot be sent, another without that."""
+        if call.remedy is None:
+            return await self._attempt_once(call, patience, beyond=beyond)
+        fruitless = 0
+        while True:
+            try:
+                return await self._attempt_once(call, patience, beyond=beyond)
+            except MessageUnreadable as exc:
+                if fruitless == MOST_FRUITLESS:
+                    raise
+                remedy = call.remedy()
+                failure = exc
+            rejected = await self._attempt_once(remedy, patience, beyond=beyond)
+            # None: somebody else has rejected it meanwhile, or it is something else that fails.
+            fruitless = 0 if rejected.result else fruitless + 1
+            for message in rejected.result:
+                logger.error(
+                    "message %d of queue %r %s: it is a dead letter now",
+                    message.message_id,
+                    remedy.parameters[0],
+                    message.error,
+                )
+            logger.debug("claimed again: %s", failure)
+
+    async def _attempt_once(
+        self, call: Call[T], patience: float, *, beyond: bool, again: bool = False
     ) -> Timed[T]:
         connections = await self._opened(patience)
         async with connections.lend(patience, beyond=beyond) as own:
@@ -283,6 +311,9 @@ class AsyncClient(AsyncApi):
                 if again or not is_stale:
                     publishes = call.function.startswith(("publish", "send"))
                     failure = self._failure(own, exc, DeliveryUnknown if publishes else ConnectionLost)
+                    state = exc.sqlstate or ""
+                    if failure is exc and call.remedy is not None and state.startswith(UNREADABLE_STATES):
+                        failure = unreadable(call, exc)
                     if failure is exc:
                         raise
                     raise failure from exc
@@ -290,7 +321,7 @@ class AsyncClient(AsyncApi):
                 self._check_replicated(own)
                 return Timed(sent_at, call.parse(found))
         await connections.forget_idle()
-        return await self._attempt(call, patience, beyond=beyond, again=True)
+        return await self._attempt_once(call, patience, beyond=beyond, again=True)
 
     def _failure(self, own: AsyncOwn, exc: psycopg.Error, unknown: type[ConnectionLost]) -> Exception:
         """What to raise for an error of the driver."""

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Generic, TypeVar
 
 from penstock.concurrency import now
-from penstock.errors import InvalidArgument, from_database
+from penstock.errors import InvalidArgument, from_database, sqlstate_of
 from penstock.integrations import AsyncExecutor
 from penstock.payloads import Codec
 from penstock.statements import Call
 
 from .api import AsyncApi
-from .carrier import Progress, Timed
+from .carrier import UNREADABLE_STATES, Progress, Timed, unreadable
 
 __all__ = ["AsyncTransaction"]
 
@@ -44,7 +44,10 @@ class AsyncTransaction(AsyncApi, Generic[C]):
         try:
             return Timed(sent_at, call.parse(await self._executor.fetch(call.text, call.parameters)))
         except Exception as exc:
-            if (error := from_database(exc)) is not None:
+            error = from_database(exc)
+            if error is None and call.remedy is not None and sqlstate_of(exc).startswith(UNREADABLE_STATES):
+                error = unreadable(call, exc)
+            if error is not None:
                 raise error from exc
             raise
 

@@ -26,6 +26,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     DeliveryUnknown,
     InvalidArgument,
+    MessageUnreadable,
     NotReplicated,
     PenstockError,
     WrongIsolation,
@@ -40,7 +41,7 @@ from penstock.values import Backoff, Duration, flag, interval
 
 from .api import Api
 from .bulk import Bulk
-from .carrier import Progress, Timed
+from .carrier import UNREADABLE_STATES, Progress, Timed, unreadable
 from .connections import Connections, Own, connect
 from .consumer import ConsumeOptions, Consumer
 from .host import Host
@@ -58,6 +59,8 @@ COMMIT_EVERY = 20
 # Between attempts.
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
+# A claim that fails for a message that cannot be sent, although none such is found, is tried so often.
+MOST_FRUITLESS = 2
 # An attempt that was made to write where nobody may: this server is a standby now.
 READ_ONLY = "25006"
 # No resources, told to stop, a deadlock, a lock that was not to be had: another time it may work.
@@ -269,9 +272,32 @@ class Client(Api):
                 return timed
             sleep(pause)
 
-    def _attempt(
-        self, call: Call[T], patience: float = 0.0, *, beyond: bool = False, again: bool = False
-    ) -> Timed[T]:
+    def _attempt(self, call: Call[T], patience: float = 0.0, *, beyond: bool = False) -> Timed[T]:
+        """One attempt; of a claim that fails for a message that cannot be sent, another without that."""
+        if call.remedy is None:
+            return self._attempt_once(call, patience, beyond=beyond)
+        fruitless = 0
+        while True:
+            try:
+                return self._attempt_once(call, patience, beyond=beyond)
+            except MessageUnreadable as exc:
+                if fruitless == MOST_FRUITLESS:
+                    raise
+                remedy = call.remedy()
+                failure = exc
+            rejected = self._attempt_once(remedy, patience, beyond=beyond)
+            # None: somebody else has rejected it meanwhile, or it is something else that fails.
+            fruitless = 0 if rejected.result else fruitless + 1
+            for message in rejected.result:
+                logger.error(
+                    "message %d of queue %r %s: it is a dead letter now",
+                    message.message_id,
+                    remedy.parameters[0],
+                    message.error,
+                )
+            logger.debug("claimed again: %s", failure)
+
+    def _attempt_once(self, call: Call[T], patience: float, *, beyond: bool, again: bool = False) -> Timed[T]:
         connections = self._opened(patience)
         with connections.lend(patience, beyond=beyond) as own:
             sent_at = now()
@@ -284,6 +310,9 @@ class Client(Api):
                 if again or not is_stale:
                     publishes = call.function.startswith(("publish", "send"))
                     failure = self._failure(own, exc, DeliveryUnknown if publishes else ConnectionLost)
+                    state = exc.sqlstate or ""
+                    if failure is exc and call.remedy is not None and state.startswith(UNREADABLE_STATES):
+                        failure = unreadable(call, exc)
                     if failure is exc:
                         raise
                     raise failure from exc
@@ -291,7 +320,7 @@ class Client(Api):
                 self._check_replicated(own)
                 return Timed(sent_at, call.parse(found))
         connections.forget_idle()
-        return self._attempt(call, patience, beyond=beyond, again=True)
+        return self._attempt_once(call, patience, beyond=beyond, again=True)
 
     def _failure(self, own: Own, exc: psycopg.Error, unknown: type[ConnectionLost]) -> Exception:
         """What to raise for an error of the driver."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from penstock import calls, rows
 from penstock.errors import InvalidArgument, LeaseLost, NotReplicated
-from penstock.models import Receipt
+from penstock.models import Receipt, UnreadableMessage
 from penstock.payloads import Codec
 from penstock.statements import Call
 from penstock.values import Duration
@@ -104,6 +104,14 @@ class Consuming(Carrier):
             queue_name, batch_size=1, visibility_timeout=visibility_timeout, token=token, model=model
         )
         return found[0] if found else None
+
+    def reject_unreadable(self, queue_name: str, *, batch_size: int = 10) -> list[UnreadableMessage]:
+        """Move messages that the server cannot send to anybody to the dead letters; returns them.
+
+        A client does so by itself where a claim fails for such a message. Looks at the next batch_size
+        messages of each priority.
+        """
+        return self._run(calls.reject_unreadable_messages(queue_name, batch_size))
 
     def _message_of(self, claimed: calls.Claimed, codec: Codec[Any] | None, sent_at: float) -> Message[Any]:
         """The message for a row that was claimed by a call that was sent at that time."""

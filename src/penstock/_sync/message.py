@@ -17,7 +17,7 @@ from penstock.calls import Claimed, Extended
 from penstock.concurrency import Block, now
 from penstock.errors import LeaseLost, PenstockError
 from penstock.models import Receipt
-from penstock.payloads import Codec, decode, load_json
+from penstock.payloads import Codec, decode, load_headers
 from penstock.values import Duration
 
 if TYPE_CHECKING:
@@ -104,9 +104,11 @@ class Message(Generic[T_co]):
 
     @property
     def headers(self) -> dict[str, Any]:
-        """The headers that it was published with; empty where it was without."""
-        headers: dict[str, Any] = load_json(self._claimed.headers) if self._claimed.headers else {}
-        return headers
+        """The headers that it was published with; empty where it was without.
+
+        Raises PayloadInvalid where Python cannot read them.
+        """
+        return load_headers(self._claimed.headers)
 
     @property
     def token(self) -> str:

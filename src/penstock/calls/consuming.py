@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock import rows
-from penstock.models import Receipt
+from penstock.models import Receipt, UnreadableMessage
 from penstock.payloads import Stored, encode_json
 from penstock.statements import Call, Repeat, Row, call, call_each
 from penstock.values import Duration, seconds
@@ -26,6 +27,7 @@ __all__ = [
     "nack_message",
     "pulse",
     "reject_message",
+    "reject_unreadable_messages",
     "release_message",
     "release_messages",
     "storable",
@@ -82,7 +84,7 @@ def consume_messages_batch(
 ) -> Call[list[Claimed]]:
     # Called again after a lost connection it claims others: those that were claimed before come back. Not if
     # they have a token that somebody knows, who may keep what he has never seen by a pulse.
-    return call(
+    claim = call(
         "consume_messages_batch",
         _claimed,
         CLAIMED,
@@ -90,6 +92,22 @@ def consume_messages_batch(
         queue_name=queue_name,
         consumer_token=token,
         vt_seconds=seconds("visibility_timeout", visibility_timeout),
+        batch_size=batch_size,
+    )
+    return _with_remedy(claim, queue_name, batch_size)
+
+
+def _with_remedy(claim: Call[list[Claimed]], queue_name: str, batch_size: int) -> Call[list[Claimed]]:
+    remedy = partial(reject_unreadable_messages, queue_name, batch_size)
+    return Call(claim.function, claim.text, claim.parameters, claim.parse, claim.repeat, remedy)
+
+
+def reject_unreadable_messages(queue_name: str, batch_size: int) -> Call[list[UnreadableMessage]]:
+    return call(
+        "reject_unreadable_messages",
+        rows.UNREADABLE_MESSAGE.read,
+        rows.UNREADABLE_MESSAGE.sql,
+        queue_name=queue_name,
         batch_size=batch_size,
     )
 
@@ -122,7 +140,7 @@ def claim_tasks(queue_name: str, token: str, lease: float, batch_size: int) -> C
             for message_id, stored, body, headers, attempt, published_at, priority, tenant, limit in found
         ]
 
-    return call(
+    claim = call(
         "consume_messages_batch",
         read,
         TASK,
@@ -131,6 +149,7 @@ def claim_tasks(queue_name: str, token: str, lease: float, batch_size: int) -> C
         vt_seconds=seconds("lease", lease),
         batch_size=batch_size,
     )
+    return _with_remedy(claim, queue_name, batch_size)
 
 
 # Settle

@@ -24,6 +24,7 @@ declare
         ['nack_message',                    'penstock_consumer'],
         ['release_message',                 'penstock_consumer'],
         ['reject_message',                  'penstock_consumer'],
+        ['reject_unreadable_messages',      'penstock_consumer'],
         ['extend_message_vt',               'penstock_consumer'],
         ['batch_extend_message_vt',         'penstock_consumer'],
         ['pulse',                           'penstock_consumer'],

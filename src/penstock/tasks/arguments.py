@@ -276,11 +276,17 @@ class Arguments:
         if not self.takes_any:
             try:
                 found = self._decoder.decode(stored)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 pass  # what is wrong is told below
             else:
                 return self._given(found)
-        return self.decode(load_json(stored))
+        try:
+            plain = load_json(stored)
+        except (ValueError, RecursionError) as exc:
+            raise PayloadInvalid(
+                f"the payload of task {self._task_name!r} cannot be read by Python: {exc}"
+            ) from exc
+        return self.decode(plain)
 
     def decode(self, plain: Json) -> dict[str, Any]:
         """The arguments to call the handler with, from a payload."""

@@ -12,7 +12,7 @@ from penstock._async import waiting as awaited
 from penstock._sync import waiting as blocking
 from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError
 from penstock.models import MessageDetails
-from penstock.payloads import fault_of, harmless
+from penstock.payloads import UNREADABLE, fault_of, harmless
 from penstock.values import Duration, interval
 
 from .arguments import from_plain
@@ -93,6 +93,8 @@ class Handle(Generic[R_co]):
         if details.state == "dead":
             text = (details.last_error or "no error was recorded").splitlines()[0]
             raise TaskFailed(f"{self!r} failed, reason {details.reason}: {text}", details)
+        if isinstance(details.result, dict) and details.result.keys() == {UNREADABLE}:
+            raise PayloadInvalid(f"the result of {self!r} cannot be read: {details.result[UNREADABLE]}")
         try:
             result: R_co = from_plain(details.result, self._task.arguments.result_kind)
         except (ValueError, TypeError, msgspec.ValidationError) as exc:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -15,9 +16,9 @@ from penstock._async.client import AsyncClient
 from penstock._async.enqueuing import AsyncEnqueuing
 from penstock.calls import Claimed
 from penstock.concurrency import now
-from penstock.errors import InvalidArgument, PenstockError, QueueNotFound
+from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError, QueueNotFound
 from penstock.models import Receipt
-from penstock.payloads import load_json
+from penstock.payloads import load_headers, load_json
 from penstock.tasks.app import App
 from penstock.tasks.arguments import from_plain
 from penstock.tasks.outcomes import Outcome as Wanted
@@ -197,10 +198,12 @@ class Drain:
             details = await self._client.get_message(run.queue_name, run.message_id)
             outcome = "failed" if details is None or details.state == "dead" else "retried"
         task, stored = run.task, run.claimed.stored
-        arguments: Any = load_json(stored) if isinstance(stored, str) else stored
+        arguments: Any = {}
+        with contextlib.suppress(PenstockError, ValueError, RecursionError):
+            arguments = load_json(stored) if isinstance(stored, str) else stored
         try:
             arguments = task.arguments.decode(arguments)
-        except PenstockError:
+        except (PenstockError, RecursionError):
             arguments = arguments if isinstance(arguments, dict) else {}
         return Ran(
             task.name,
@@ -262,6 +265,8 @@ class Drain:
 
 
 def _task_name(row: Claimed) -> str | None:
-    headers = load_json(row.headers) if row.headers else None
-    name = headers.get("task") if isinstance(headers, dict) else None
+    try:
+        name = load_headers(row.headers).get("task")
+    except PayloadInvalid:
+        return None
     return name if isinstance(name, str) else None

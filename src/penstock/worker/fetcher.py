@@ -15,8 +15,15 @@ from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.calls import Claimed
 from penstock.concurrency import AsyncFlag, async_sleep, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound, SchemaError
-from penstock.payloads import load_json
+from penstock.errors import (
+    ConnectionLost,
+    DatabaseUnavailable,
+    PayloadInvalid,
+    PenstockError,
+    QueueNotFound,
+    SchemaError,
+)
+from penstock.payloads import load_headers
 from penstock.tasks.app import App
 from penstock.values import Backoff
 
@@ -262,7 +269,12 @@ class Fetcher:
         for row in claimed:
             headers = self._parsed.get(row.headers)
             if headers is None:
-                headers = self._parse(row.headers)
+                try:
+                    headers = self._parse(row.headers)
+                except PayloadInvalid as exc:
+                    logger.error("message %d of %r is rejected: %s", row.message_id, row.queue_name, exc)
+                    self._settler.reject(row, str(exc))
+                    continue
             name = headers.get("task")
             task = self._app.tasks.get(name) if isinstance(name, str) else None
             stale = self._executor.runs.get((row.queue_name, row.message_id))
@@ -282,8 +294,7 @@ class Fetcher:
         return self._executor.submit(runs)
 
     def _parse(self, text: str | None) -> dict[str, Any]:
-        found = load_json(text) if text else {}
-        headers = found if isinstance(found, dict) else {}
+        headers = load_headers(text)
         if len(self._parsed) >= MOST_PARSED:
             self._parsed.clear()
         self._parsed[text] = headers

@@ -11,7 +11,7 @@ from typing import Any
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.concurrency import AsyncFlag, async_sleep, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, QueueNotFound
+from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, QueueNotFound
 from penstock.models import Receipt
 from penstock.payloads import Json
 from penstock.statements import Call
@@ -92,6 +92,12 @@ class Settler:
         self._pending.strangers.append(calls.release_message(receipt, delay))
         self._flag.set()
 
+    def reject(self, row: calls.Claimed, error: str) -> None:
+        """A message that no run can be made of."""
+        receipt = Receipt(row.queue_name, row.message_id, row.token)
+        self._pending.strangers.append(calls.reject_message(receipt, error))
+        self._flag.set()
+
     def _add_other(self, run: Run, call: Call[bool], delay: float = 0) -> None:
         if delay:
             self.on_delay(run.queue_name, delay)
@@ -142,7 +148,18 @@ class Settler:
 
     async def _ack_special(self, pairs: list[tuple[Run, Json]]) -> None:
         runs = [run for run, _ in pairs]
-        held = await self._patiently(ack_special(runs, [result for _, result in pairs]), runs)
+        try:
+            held = await self._patiently(ack_special(runs, [result for _, result in pairs]), runs)
+        except InvalidArgument as exc:
+            if len(pairs) > 1:
+                # One result that is refused should not cost the others their ack.
+                for pair in pairs:
+                    await self._ack_special([pair])
+                return
+            error = f"it was done, but its result cannot be stored: {exc}"
+            logger.error("rejected (%s): %s", error, runs[0])
+            await self._settle_others([(runs[0], calls.reject_message(runs[0].receipt, error))])
+            return
         self._told(runs, held)
         if finished := sorted({run.group[0] for run in runs if run.group is not None}):
             # After the commit: of two that end at once, the later one sees both. What is missed here,
@@ -190,6 +207,8 @@ class Settler:
                 logger.debug("%s: %s", call.function, exc)
             except QueueNotFound:
                 return ()
+            except InvalidArgument:
+                raise
             except Exception:
                 # Whatever it is, others have to be told. These come back when their lease ends.
                 self._in_doubt()

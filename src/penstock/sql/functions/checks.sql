@@ -53,6 +53,59 @@ end
 $$;
 comment on function penstock._check_list(text, anyarray) is 'Refuses an array of arrays.';
 
+-- Clients receive JSON as text, and PostgreSQL writes no text of 1 GB or more. A number is written with all its digits: of
+-- 16 bytes as stored it may have 147,457. So a value of n bytes has less than 10,000 n bytes as text, and a small value
+-- need not be measured. The size is taken within an array: a value by itself may be compressed.
+create or replace function penstock._text_bytes(variadic "values" jsonb[]) returns bigint
+language plpgsql
+as $$
+begin
+    return (select max(octet_length(v.value::text)) from unnest("values") v(value));
+exception when program_limit_exceeded or internal_error then
+    return 1073741824;
+end
+$$;
+comment on function penstock._text_bytes(jsonb[]) is
+    'How many bytes the longest of some values has as text; 1 GB where it has that many or more.';
+
+create or replace function penstock._check_text(what text, value jsonb, most int) returns void
+language plpgsql
+as $$
+declare
+    size bigint;
+begin
+    if pg_column_size(array[value]) > most / 10000 then
+        size := penstock._text_bytes(value);
+        if size > most then
+            raise exception using
+                errcode = 'PN005',
+                message = format('%s of %s bytes as text is over the limit of %s bytes',
+                    what, size || case when size = 1073741824 then ' or more' else '' end, most),
+                hint = 'A number is stored in a few bytes, but written with all its digits: send it as a string, or shorten the value.';
+        end if;
+    end if;
+end
+$$;
+comment on function penstock._check_text(text, jsonb, int) is 'Refuses a value that is too long as text.';
+
+-- Not called for an object of 1000 bytes or less as stored: that has less than 10 MB as text.
+create or replace function penstock._check_headers(headers jsonb) returns void
+language plpgsql
+as $$
+begin
+    if jsonb_typeof(headers) <> 'object' then
+        perform penstock._invalid(format(
+            'headers must be an object, not %s',
+            case when pg_column_size(array[headers]) <= 1000 then left(headers::text, 100) else jsonb_typeof(headers) end
+        ));
+    end if;
+    if pg_column_size(array[headers]) > 100000 or octet_length(headers::text) > 10000000 then
+        perform penstock._check_text('a headers object', headers, 10000000);
+    end if;
+end
+$$;
+comment on function penstock._check_headers(jsonb) is 'Refuses headers that are no object, or have more than 10,000,000 bytes as text.';
+
 create or replace function penstock._require_read_committed(what text) returns void
 language plpgsql
 as $$

@@ -1,17 +1,20 @@
 -- Dead letters: look at them, bring them back, remove them.
 
-create or replace function penstock._dead_letter(d penstock.dead, queue_name text, cursor text) returns penstock.dead_letter
+-- By its key: a row as a whole cannot be handed over where a part of it cannot be read.
+create or replace function penstock._dead_letter(queue_id int, message_id bigint, queue_name text, cursor text) returns penstock.dead_letter
 language sql stable
 as $$
     select
         queue_name, d.id,
-        case when d.large then p.payload else d.payload end, case when d.large then p.body else d.body end,
-        d.attempts, d.reason, d.last_error, coalesce(d.errors, '[]'), d.moved_at, d.priority::int, nullif(d.tenant, ''), d.headers, d.published_at,
-        cursor
-    from (select) one
+        penstock._readable(case when d.large then p.payload else d.payload end),
+        penstock._readable_body(case when d.large then p.body else d.body end),
+        d.attempts, d.reason, penstock._readable_text(d.last_error), penstock._readable_errors(d.errors), d.moved_at, d.priority::int,
+        nullif(d.tenant, ''), penstock._readable(d.headers), d.published_at, cursor
+    from penstock.dead d
     left join penstock.payloads p on d.large and p.id = d.id
+    where d.queue_id = _dead_letter.queue_id and d.id = message_id
 $$;
-comment on function penstock._dead_letter(penstock.dead, text, text) is 'A dead letter as it is listed, with the payload that may lie elsewhere.';
+comment on function penstock._dead_letter(int, bigint, text, text) is 'A dead letter as it is listed, with the payload that may lie elsewhere.';
 
 create or replace function penstock.list_dlq_messages(
     queue_name text default null,
@@ -54,38 +57,38 @@ begin
         return query
         select l.*
         from (
-            select q.name, n.d
+            select q.name, n.*
             from penstock.queues q
             cross join lateral (
-                select d from penstock.dead d
+                select d.queue_id, d.id, d.moved_at from penstock.dead d
                 where d.sweep_queue_id = q.id and d.moved_at <= before and (d.moved_at, d.id, d.queue_id) < (before, after_id, after_queue)
                 order by d.moved_at desc, d.id desc limit page_size
             ) n
             where only_queue is null or q.id = only_queue
-            order by (n.d).moved_at desc, (n.d).id desc, q.id desc
+            order by n.moved_at desc, n.id desc, q.id desc
             limit page_size
         ) k
         cross join lateral penstock._dead_letter(
-            k.d, k.name, format('newest %s %s %s', (extract(epoch from (k.d).moved_at) * 1000000)::bigint, (k.d).id, (k.d).queue_id)
+            k.queue_id, k.id, k.name, format('newest %s %s %s', (extract(epoch from k.moved_at) * 1000000)::bigint, k.id, k.queue_id)
         ) l
-        order by (k.d).moved_at desc, (k.d).id desc, (k.d).queue_id desc;
+        order by k.moved_at desc, k.id desc, k.queue_id desc;
         return;
     end if;
     return query
     select l.*
     from (
-        select d, q.name from penstock.dead d
+        select d.queue_id, d.id, q.name from penstock.dead d
         join penstock.queues q on q.id = d.queue_id
         where (d.queue_id, d.id) > (after_queue, after_id) and (only_queue is null or d.queue_id = only_queue)
         order by d.queue_id, d.id
         limit page_size
     ) k
-    cross join lateral penstock._dead_letter(k.d, k.name, (k.d).queue_id || ':' || (k.d).id) l
-    order by (k.d).queue_id, (k.d).id;
+    cross join lateral penstock._dead_letter(k.queue_id, k.id, k.name, k.queue_id || ':' || k.id) l
+    order by k.queue_id, k.id;
 end
 $$;
 comment on function penstock.list_dlq_messages(text, int, text, boolean) is
-    'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors; by queue and id, or those that died last first. For the next page pass the cursor of the last row as after.';
+    'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors; by queue and id, or those that died last first. For the next page pass the cursor of the last row as after. In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
 
 -- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting. Hundreds of thousands may
 -- come at once: to find each in a list, one by one, would take longer and longer.

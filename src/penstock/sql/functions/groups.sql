@@ -3,13 +3,16 @@
 create or replace function penstock._check_send(queue_name text, payload jsonb, headers jsonb, priority int, tenant text, ttl_seconds int) returns void
 language plpgsql
 as $$
+declare
+    payload_limit int;
 begin
-    perform penstock._queue_id(queue_name);
+    select q.max_payload_bytes into payload_limit from penstock.queues q where q.id = penstock._queue_id(queue_name);
     if payload is null then
         perform penstock._invalid('no payload given: null', 'JSON null is written ''null''::jsonb.');
     end if;
-    if jsonb_typeof(headers) <> 'object' then
-        perform penstock._invalid(format('headers must be an object, not %s', left(headers::text, 100)));
+    perform penstock._check_text('a payload', payload, payload_limit);
+    if headers is not null then
+        perform penstock._check_headers(headers);
     end if;
     perform penstock._check_range('priority', priority, 0, 3);
     if char_length(tenant) not between 1 and 255 then

@@ -110,10 +110,8 @@ comment on function penstock.list_messages(text, text, int, text) is
 
 -- In the order in which messages move, so that one that moves meanwhile is not missed. Volatile for the same reason:
 -- each look takes a fresh snapshot.
-create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
-language plpgsql volatile security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+create or replace function penstock._find_message(queue_name text, message_id bigint) returns setof penstock.message_details
+language plpgsql volatile
 as $$
 #variable_conflict use_variable
 declare
@@ -159,16 +157,39 @@ begin
     m.message_id := message_id;
     m.queue_name := queue_name;
     m.tenant := nullif(m.tenant, '');
-    m.errors := coalesce(m.errors, '[]');
-    m.last_error := m.errors -> -1 ->> 'error';
     if is_large then
         select p.payload, p.body into m.payload, m.body from penstock.payloads p where p.id = message_id;
     end if;
     return next m;
 end
 $$;
+comment on function penstock._find_message(text, bigint) is
+    'One message of a queue, in whatever state it is. Nothing of it is read yet that may be unreadable.';
+
+create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
+language plpgsql volatile security definer
+set search_path = pg_catalog, penstock, pg_temp
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_variable
+declare
+    m penstock.message_details;
+begin
+    select f.* into m from penstock._find_message(queue_name, message_id) f;
+    if not found then
+        return;
+    end if;
+    m.payload := penstock._readable(m.payload);
+    m.body := penstock._readable_body(m.body);
+    m.headers := penstock._readable(m.headers);
+    m.result := penstock._readable(m.result);
+    m.errors := penstock._readable_errors(m.errors);
+    m.last_error := m.errors -> -1 ->> 'error';
+    return next m;
+end
+$$;
 comment on function penstock.get_message(text, bigint) is
-    'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is gone once the message is done.';
+    'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is gone once the message is done. In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
 
 create or replace function penstock._others(n bigint) returns text
 language sql immutable
@@ -345,7 +366,8 @@ declare
     q penstock.queues;
     pause_note text := '';
 begin
-    select g.* into m from penstock.get_message(queue_name, message_id) g;
+    select f.* into m from penstock._find_message(queue_name, message_id) f;
+    m.last_error := penstock._readable_errors(m.errors) -> -1 ->> 'error';
     select x.* into q from penstock.queues x where x.id = queue;
     if q.paused_at is not null then
         pause_note := format('; the queue is paused since %s', date_trunc('second', q.paused_at));

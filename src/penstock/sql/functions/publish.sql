@@ -72,6 +72,7 @@ as $$
 declare
     at timestamptz := penstock.clock();
     largest int := 0;
+    longest bigint;
     done text;
     queue_id int;
     notify boolean;
@@ -98,8 +99,24 @@ begin
         if not found or kept_until <= at then
             perform penstock._unknown_queue(queue_name);
         end if;
-        if (tenant is null or plain_tops is not null) and cap is null and payload_limit >= 1500 and largest <= 1500 then
+        -- As text 1500 bytes have less than 15 MB (see _text_bytes). A queue with a lower limit has them measured.
+        if payload_limit < 15000000 then
+            if pg_column_size(payloads) <= 100000 then
+                longest := octet_length(payloads::text);
+            end if;
+            if longest is null or longest > payload_limit then
+                longest := penstock._text_bytes(variadic payloads);
+            end if;
+        end if;
+        if (tenant is null or plain_tops is not null) and cap is null and payload_limit >= 1500 and largest <= 1500
+            and coalesce(longest <= payload_limit, true)
+        then
             -- Assigned, not performed: a simple expression needs no executor.
+            if headers is not null then
+                if not (jsonb_typeof(headers) = 'object' and pg_column_size(array[headers]) <= 1000) then
+                    done := penstock._check_headers(headers)::text;
+                end if;
+            end if;
             done := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
             -- A backlog keeps consumers awake: they are behind where the first in line, that none of them works on, waits
             -- for a while already.

@@ -241,6 +241,9 @@ begin
             wrong.n, wrong.priority, left(wrong.tenant, 300), wrong.due_at, wrong.ttl, left(wrong.key, 600)
         ));
     end if;
+    perform penstock._check_headers(h.headers)
+    from unnest(headers_list) h(headers)
+    where h.headers is not null and not (jsonb_typeof(h.headers) = 'object' and pg_column_size(array[h.headers]) <= 1000);
     select m.n, m.body is null as neither into wrong
     from unnest(payloads, bodies) with ordinality m(payload, body, n)
     where (m.payload is null) = (m.body is null) limit 1;
@@ -274,6 +277,8 @@ declare
     fresh bigint[];
     large boolean[];
     largest int;
+    measured jsonb[];
+    longest bigint;
     queue_id int;
     name text;
     notify boolean;
@@ -302,6 +307,9 @@ begin
     end if;
     if array_ndims(payloads) > 1 then
         perform penstock._check_list('payloads', payloads);
+    end if;
+    if not (jsonb_typeof(headers) = 'object' and pg_column_size(array[headers]) <= 1000) then
+        perform penstock._check_headers(headers);
     end if;
     if not alike or bodies is not null or array_position(payloads, null) is not null then
         perform penstock._check_lists(n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys);
@@ -351,6 +359,7 @@ begin
         )
         insert into penstock.payloads (id, payload, body)
         select s.id, s.payload, s.body from sized s where cardinality(queue_ids) > 0;
+        measured := payloads;
         select
             array_agg(m.size > inline_limit order by m.n),
             array_agg(case when m.size <= inline_limit then m.payload end order by m.n),
@@ -374,6 +383,16 @@ begin
                 errcode = 'PN005',
                 message = format('a payload of %s bytes is over the limit of %s bytes of queue "%s"', largest, payload_limit, name),
                 hint = 'Store it elsewhere and send a reference, or raise max_payload_bytes (256000000 at the most).';
+        end if;
+        if longest is null and coalesce(largest, inline_limit) > payload_limit / 10000 then
+            longest := coalesce(penstock._text_bytes(variadic coalesce(measured, payloads)), 0);
+        end if;
+        if longest > payload_limit then
+            raise exception using
+                errcode = 'PN005',
+                message = format('a payload of %s bytes as text is over the limit of %s bytes of queue "%s"',
+                    longest || case when longest = 1073741824 then ' or more' else '' end, payload_limit, name),
+                hint = 'A number is stored in a few bytes, but written with all its digits: send it as a string. Or raise max_payload_bytes (256000000 at the most).';
         end if;
         if penstock._put(
             queue_id, at, fresh, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,

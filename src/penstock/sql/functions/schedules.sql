@@ -60,6 +60,7 @@ begin
     if definition is null then
         perform penstock._invalid('definition must be given, not null');
     end if;
+    perform penstock._check_text('a definition', definition, 1000000);
     if missed is null or missed not in ('skip', 'one', 'all') then
         perform penstock._invalid(format('missed must be skip, one or all, not %s', coalesce(missed, 'null')));
     end if;

@@ -1,5 +1,6 @@
 -- Settle: how a consumer ends what it began: ack, nack, release, reject.
 
+-- A long error is cut, not refused: an attempt that failed has to end. Ten of them have less than 256 MB as text.
 create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text) returns jsonb
 language sql stable
 as $$
@@ -7,10 +8,13 @@ as $$
         when error is null then errors
         when jsonb_array_length(errors) >= 10 then errors - 0
         else coalesce(errors, '[]')
-    end || case when error is null then '[]' else jsonb_build_array(jsonb_build_object('attempt', attempt, 'at', at, 'error', error)) end
+    end || case
+        when error is null then '[]'
+        else jsonb_build_array(jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)))
+    end
 $$;
 comment on function penstock._add_error(jsonb, int, timestamptz, text) is
-    'The error history with one more error; the last ten are kept.';
+    'The error history with one more error; the last ten are kept, and 4,000,000 characters of each.';
 
 -- Rows are locked in the order of their ids, as in every batch call on active. Tokens are compared pair by pair: one
 -- pass for each distinct token, and mostly there is one.
@@ -47,6 +51,10 @@ begin
         perform penstock._check_list('message_ids', message_ids);
         perform penstock._check_list('tokens', tokens);
         perform penstock._check_list('results', results);
+    end if;
+    -- As many bytes of results as stored have no more than 256 MB as text (see _text_bytes): mostly there is none.
+    if pg_column_size(results) > 25600 then
+        perform penstock._check_text('a result', r.result, 256000000) from unnest(results) r(result);
     end if;
     if not coalesce(token = all (tokens), false) then
         return query select penstock._ack_by_token(queue_name, message_ids, tokens, results);
@@ -326,7 +334,7 @@ begin
 end
 $$;
 comment on function penstock.nack_message(text, bigint, text, int, text, int) is
-    'Gives a message back after a failed attempt: it is delivered again after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. max_attempts: which one is the last, instead of the queue''s max_delivery_attempts; a message that has a limit of its own (add_retries) keeps that. error is added to its history. False where the lease is not this token''s.';
+    'Gives a message back after a failed attempt: it is delivered again after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. max_attempts: which one is the last, instead of the queue''s max_delivery_attempts; a message that has a limit of its own (add_retries) keeps that. error is added to its history, with its first 4,000,000 characters. False where the lease is not this token''s.';
 
 create or replace function penstock.release_message(queue_name text, message_id bigint, token text, delay_seconds int default 0) returns boolean
 language plpgsql security definer

@@ -61,6 +61,7 @@ begin
     if running is null or pg_column_size(running) > 1000000 then
         perform penstock._invalid(format('running must have 1000000 bytes at the most, not %s', coalesce(pg_column_size(running)::text, 'null')));
     end if;
+    perform penstock._check_text('running', running, 1000000);
     if stopping is null then
         perform penstock._invalid('stopping must be true or false, not null');
     end if;

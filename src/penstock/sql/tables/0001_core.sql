@@ -48,7 +48,7 @@ comment on column penstock.queues.retain_completed_seconds is
 comment on column penstock.queues.retain_dead_seconds is
     'How long dead letters are kept.';
 comment on column penstock.queues.max_payload_bytes is
-    'The largest payload or body that the queue takes, as stored.';
+    'The largest payload or body that the queue takes, in bytes as stored; a payload has no more as text, either.';
 comment on column penstock.queues.max_active is
     'At most so many messages are active at once; null: no limit.';
 comment on column penstock.queues.min_active is
@@ -369,6 +369,10 @@ create type penstock.dead_letter as (
     headers jsonb,
     published_at timestamptz,
     cursor text
+);
+create type penstock.unreadable_message as (
+    message_id bigint,
+    error text
 );
 create type penstock.listed_message as (
     message_id bigint,

@@ -1,0 +1,208 @@
+-- Unreadable: values that cannot be sent to a client. Publishing refuses text that is too long (_text_bytes). What is left
+-- is damage: a disk that lost a part of a value, bytes that are no text in a database without an encoding.
+
+-- An error that may be gone the next time (out of memory, a lock, a shutdown) says nothing about the value.
+create or replace function penstock._unreadable(value anyelement) returns text
+language plpgsql
+as $$
+declare
+    most constant int := 256000000;
+    size bigint;
+begin
+    size := octet_length(value::text);
+    if size > most then
+        return format('it has %s bytes as text, of at most %s', size, most);
+    end if;
+    -- A database of encoding SQL_ASCII takes any bytes, and refuses to send them to a client that asks for UTF8.
+    perform octet_length(convert_to(value::text, 'UTF8'));
+    return null;
+exception when others then
+    if left(sqlstate, 2) in ('40', '53', '55', '57') then
+        raise;
+    end if;
+    return sqlerrm;
+end
+$$;
+comment on function penstock._unreadable(anyelement) is 'Why a value cannot be sent to a client; null where it can.';
+
+create or replace function penstock._unreadable_body(body bytea) returns text
+language plpgsql
+as $$
+begin
+    perform octet_length(body || ''::bytea);
+    return null;
+exception when others then
+    if left(sqlstate, 2) in ('40', '53', '55', '57') then
+        raise;
+    end if;
+    return sqlerrm;
+end
+$$;
+comment on function penstock._unreadable_body(bytea) is 'Why a body cannot be sent to a client; null where it can.';
+
+create or replace function penstock._readable(value jsonb) returns jsonb
+language plpgsql
+as $$
+declare
+    error text := penstock._unreadable(value);
+begin
+    return case when error is null then value else jsonb_build_object('penstock_unreadable', error) end;
+end
+$$;
+comment on function penstock._readable(jsonb) is
+    'A value as it is; where it cannot be sent to a client, a note: an object with the one field penstock_unreadable, which says why.';
+
+create or replace function penstock._readable_body(body bytea) returns bytea
+language plpgsql
+as $$
+declare
+    error text := penstock._unreadable_body(body);
+begin
+    return case when error is null then body else convert_to('penstock_unreadable: ' || error, 'UTF8') end;
+end
+$$;
+comment on function penstock._readable_body(bytea) is 'A body as it is, or a note that says why it cannot be sent to a client.';
+
+create or replace function penstock._readable_errors(errors jsonb) returns jsonb
+language plpgsql
+as $$
+declare
+    error text := penstock._unreadable(errors);
+begin
+    return case
+        when error is null then coalesce(errors, '[]')
+        else jsonb_build_array(jsonb_build_object('attempt', 0, 'at', penstock.clock(), 'error', 'penstock_unreadable: ' || error))
+    end;
+end
+$$;
+comment on function penstock._readable_errors(jsonb) is 'The error history of a message, or a note that says why it cannot be sent to a client.';
+
+create or replace function penstock._readable_text(value text) returns text
+language plpgsql
+as $$
+declare
+    error text := penstock._unreadable(value);
+begin
+    return case when error is null then value else 'penstock_unreadable: ' || error end;
+end
+$$;
+comment on function penstock._readable_text(text) is 'A text as it is, or a note that says why it cannot be sent to a client.';
+
+-- A row is read without a lock, and locked only where it cannot be read: other consumers go on. Of each priority as many
+-- as a claim may take: which of them it takes depends on the caps of the queue.
+create or replace function penstock.reject_unreadable_messages(queue_name text, batch_size int default 10)
+returns setof penstock.unreadable_message
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    candidate record;
+    faults text[];
+    found_error penstock.unreadable_message;
+    buried boolean;
+begin
+    perform penstock._check_range('batch_size', batch_size, 1, 10000);
+    perform penstock._require_read_committed('reject_unreadable_messages');
+    if penstock._capped(queue) then
+        perform penstock._lock_queue(queue);
+    end if;
+    for candidate in
+        select r.row, r.id
+        from (select f.ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1) f
+        cross join lateral unnest(f.ranks) with ordinality p(floor, n)
+        cross join lateral (
+            select r.ctid as row, r.id from penstock.ready r
+            where r.queue_id = queue and r.priority = p.n - 1 and r.rank >= p.floor
+            order by r.rank, r.id limit batch_size
+        ) r
+    loop
+        faults := penstock._faults_of_ready(queue, candidate.row, candidate.id);
+        continue when faults is null;
+        found_error.message_id := candidate.id;
+        found_error.error := left('cannot be read: ' || array_to_string(faults, '; '), 1000);
+        begin
+            buried := penstock._bury_ready(queue, candidate.row, candidate.id, '{}', found_error.error);
+        exception when data_corrupted or index_corrupted or internal_error then
+            -- Not even a copy can be made of it.
+            buried := penstock._bury_ready(queue, candidate.row, candidate.id, faults, found_error.error);
+        end;
+        if buried then
+            return next found_error;
+        end if;
+    end loop;
+end
+$$;
+comment on function penstock.reject_unreadable_messages(text, int) is
+    'Moves messages that cannot be sent to any client to the dead letters, reason failed, without those parts of them that are lost. Call it where a consume fails with an SQLSTATE of class 54 or XX, with the batch_size of that consume, and consume again; clients and workers do. Looks at the next batch_size messages of each priority. Returns each with what is wrong with it.';
+
+-- ready rows are never updated, so a ctid with its id is the same row, or none.
+create or replace function penstock._faults_of_ready(queue_id int, "row" tid, message_id bigint) returns text[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    parts constant text[] := '{payload,body,headers,errors}';
+    faults text[];
+begin
+    select array[
+        penstock._unreadable(case when r.large then p.payload else r.payload end),
+        penstock._unreadable_body(case when r.large then p.body else r.body end),
+        penstock._unreadable(r.headers),
+        penstock._unreadable(r.errors)
+    ]
+    into faults
+    from penstock.ready r
+    left join penstock.payloads p on r.large and p.id = r.id
+    where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id;
+    return case
+        when cardinality(array_remove(faults, null)) > 0
+            then array(select x.part || ': ' || x.fault from unnest(parts, faults) with ordinality x(part, fault, n) order by x.n)
+    end;
+end
+$$;
+comment on function penstock._faults_of_ready(int, tid, bigint) is
+    'What of a ready message cannot be sent to a client, and why: payload, body, headers, errors, each null where it can. Null where all can.';
+
+-- A large payload stays where it is, unread. With the queue's lock held, where the queue has caps.
+create or replace function penstock._bury_ready(queue_id int, "row" tid, message_id bigint, faults text[], error text) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    at timestamptz := penstock.clock();
+    removed record;
+begin
+    perform from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id for update skip locked;
+    if not found then
+        return false;
+    end if;
+    with removed as (
+        delete from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id returning r.*
+    ), buried as (
+        insert into penstock.dead
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant,
+             dedup_key, headers, payload, body, errors, last_error)
+        select
+            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.lifetime,
+            g.tenant, g.dedup_key, case when faults[3] is null then g.headers end, case when faults[1] is null then g.payload end,
+            case when faults[2] is null then g.body end,
+            penstock._add_error(case when faults[4] is null then g.errors end, g.attempts, at, error), error
+        from removed g
+    )
+    select g.dedup_key, case when g.seated then g.tenant end as seat into removed from removed g;
+    if removed.dedup_key is not null then
+        perform penstock._free_dedup_keys(queue_id, array[removed.dedup_key], array[message_id]);
+    end if;
+    if removed.seat is not null then
+        perform penstock._make_room(queue_id, null, array[removed.seat]);
+    end if;
+    return true;
+end
+$$;
+comment on function penstock._bury_ready(int, tid, bigint, text[], text) is
+    'Moves a ready message to the dead letters, without the parts that have a fault; false where it is not there any more, or locked.';
