@@ -10,6 +10,7 @@
     │   ├── PayloadTooLarge    PN005
     │   └── UnsupportedConnection
     ├── WrongIsolation         PN006
+    ├── PermissionDenied       PN008
     ├── LeaseLost
     ├── NotReplicated
     ├── DatabaseUnavailable
@@ -43,6 +44,7 @@ __all__ = [
     "PayloadInvalid",
     "PayloadTooLarge",
     "PenstockError",
+    "PermissionDenied",
     "QueueDiffers",
     "QueueNotFound",
     "SchemaError",
@@ -118,6 +120,12 @@ class WrongIsolation(PenstockError):
     sqlstate = "PN006"
 
 
+class PermissionDenied(PenstockError):
+    """The role of this connection has not the right that is needed in the queue."""
+
+    sqlstate = "PN008"
+
+
 class UnsupportedConnection(InvalidArgument, TypeError):
     """Penstock cannot run in the transaction of such an object."""
 
@@ -174,6 +182,7 @@ _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
     "PN005": PayloadTooLarge,
     "PN006": WrongIsolation,
     "PN007": SchemaTooNew,
+    "PN008": PermissionDenied,
 }
 
 

@@ -46,6 +46,7 @@ declare
     most int;
     pooled boolean;
     has_aside boolean;
+    is_denied boolean;
     rows tid[];
     got int;
 begin
@@ -56,11 +57,15 @@ begin
     end if;
     select
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
-        q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null
-    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside
+        q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null,
+        q.consumers is not null and not penstock._may(q.consumers)
+    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside, is_denied
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= at then
         perform penstock._unknown_queue(queue_name);
+    end if;
+    if is_denied then
+        perform penstock._denied(queue_name, 'consume');
     end if;
     if paused is not null then
         return;
