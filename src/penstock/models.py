@@ -210,7 +210,8 @@ class MessageDetails:
 
     expires_at: when its time to live is over. due_at: when it is delivered, if delayed. leased_until,
     claimed_at, consumer: of the lease, while it is active; consumer is a fingerprint of its token.
-    last_error, errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter. completed_at, result: of one that is done.
+    last_error, errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter.
+    completed_at, result: of one that is done.
     """
 
     message_id: int
@@ -306,8 +307,9 @@ class ListedWorker:
     """A process that runs tasks, as it last told.
 
     consumer: a fingerprint of the token of its leases, as messages show it. concurrency: how many tasks it
-    runs at once. seen_at: when it last told; is_alive: whether that is less than 30 seconds ago. stopping: whether it takes no more. held: how many
-    messages it has claimed. running: what it said of the tasks that it runs.
+    runs at once. seen_at: when it last told; is_alive: whether that is less than 30 seconds ago. stopping:
+    whether it takes no more. held: how many messages it has claimed. running: what it said of the tasks that
+    it runs.
     """
 
     consumer: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -31,6 +32,11 @@ def adapt(value: Any) -> Any:
     if isinstance(value, list):
         return [adapt(item) for item in value]
     return value
+
+
+def fingerprint(token: str) -> str:
+    """What listings show of a token."""
+    return hashlib.md5(token.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 class Engine:
