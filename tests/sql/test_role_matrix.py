@@ -141,7 +141,7 @@ def test_every_function_is_in_the_matrix() -> None:
 
 def outcome(engine: Engine, role: str, call: Call) -> str:
     """What a call comes to, in a transaction that is undone: its rows as text, or the SQLSTATE."""
-    rows = psycopg.Cursor(engine.connection, row_factory=kwargs_row(dict))
+    rows: psycopg.Cursor[dict[str, Any]] = psycopg.Cursor(engine.connection, row_factory=kwargs_row(dict))
     with engine.connection.transaction(force_rollback=True):
         engine.connection.execute(f'set local role "{role}"')
         try:

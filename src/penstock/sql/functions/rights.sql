@@ -112,7 +112,7 @@ language plpgsql
 as $$
 begin
     if queue_right is null or queue_right not in ('publish', 'consume', 'view') then
-        perform penstock._invalid(format('queue_right must be publish, consume or view, not %s', coalesce(format('"%s"', queue_right), 'null')));
+        perform penstock._invalid(format('queue_right must be publish, consume or view, not %s', coalesce('"' || queue_right || '"', 'null')));
     end if;
 end
 $$;
