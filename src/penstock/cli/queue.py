@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["queue"]
 
+DOING = {"publish": "publish to", "consume": "consume from", "view": "look into"}
 GRANT_HEADINGS = ("QUEUE", "ROLE", "RIGHT", "NOTE")
 HEADINGS = ("NAME", "TOPIC", "PENDING", "ACTIVE", "DEAD", "OLDEST", "STATE")
 
@@ -228,7 +229,10 @@ def grant(session: Session, role_name: str, queue_name: str, right: Right) -> No
     with session.connect() as client:
         client.grant_queue(role_name, queue_name, right)
     session.output.done(
-        f"role {role_name} may {right} queue {queue_name}", name=queue_name, role=role_name, right=right
+        f"role {role_name} may {DOING[right]} queue {queue_name}",
+        name=queue_name,
+        role=role_name,
+        right=right,
     )
 
 
@@ -245,9 +249,9 @@ def revoke(session: Session, role_name: str, queue_name: str, right: Right) -> N
     with session.connect() as client:
         revoked = client.revoke_queue(role_name, queue_name, right)
     session.output.done(
-        f"role {role_name} may not {right} queue {queue_name} any more"
+        f"role {role_name} may not {DOING[right]} queue {queue_name} any more"
         if revoked
-        else f"role {role_name} had no right to {right} queue {queue_name}",
+        else f"role {role_name} had no right to {DOING[right]} queue {queue_name}",
         name=queue_name,
         role=role_name,
         right=right,
