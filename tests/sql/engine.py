@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -35,8 +36,9 @@ def adapt(value: Any) -> Any:
 
 
 def fingerprint(token: str) -> str:
-    """What listings show of a token."""
-    return hashlib.md5(token.encode(), usedforsecurity=False).hexdigest()[:8]
+    """What listings show of a token; a number at its end does not count."""
+    name = re.sub(r"-[0-9]+$", "", token)
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 class Engine:
