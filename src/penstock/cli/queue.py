@@ -65,7 +65,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def queue() -> None:
-    """Create, list, show, alter, pause, resume, purge and delete queues; grant rights."""
+    """Create, list, alter, pause and delete queues; grant rights."""
 
 
 @queue.command()
@@ -294,7 +294,7 @@ def grants(session: Session, queue_name: str | None) -> None:
 @yes_option
 @with_session
 def open_(session: Session, queue_name: str, yes: bool) -> None:
-    """Forget all grants of a queue: it is open to all roles of Penstock again."""
+    """Forget all grants of a queue: it is open again."""
     with session.connect() as client:
         there = len(client.list_grants(queue_name))
         if there:
