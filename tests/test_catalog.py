@@ -23,16 +23,17 @@ HOT = ("ready", "scheduled", "active", "floors", "dedup", "payload_references", 
 CALLABLE = {
     "penstock_publisher": """
         publish_message publish_messages send_message send_messages cancel_message clock schema_version
-        declare_queue done_channel create_group put_schedule advance_schedule
+        declare_queue queue_difference done_channel create_group put_schedule advance_schedule list_schedules
+        get_result
     """,
     "penstock_consumer": """
         consume_message consume_messages_batch ack_message ack_messages nack_message release_message
         reject_message reject_unreadable_messages extend_message_vt batch_extend_message_vt pulse channel
-        extend_queue_keep_alive maintain clock schema_version declare_queue done_channel ack_tasks
-        announce_done finish_groups register_worker beat_worker forget_worker
+        extend_queue_keep_alive maintain clock schema_version declare_queue queue_difference
+        done_channel ack_tasks announce_done finish_groups register_worker beat_worker forget_worker
     """,
     "penstock_viewer": """
-        list_topics list_queues get_queue_statistics list_messages list_dlq_messages get_message
+        list_topics list_queues get_queue_statistics list_messages list_dlq_messages get_message get_result
         explain_delivery clock schema_version done_channel list_groups list_schedules list_workers
         diagnose_server diagnose_holders diagnose_tables diagnose_statements diagnose_engine
         diagnose_queues diagnose_errors
@@ -42,6 +43,7 @@ CALLABLE = {
         requeue_dlq_messages add_retries purge_dlq purge_queue purge_all_messages
         cleanup_queue_messages cleanup_topic_messages cleanup_expired_exclusive_queues raise_floor
         delete_group pause_schedule resume_schedule run_schedule delete_schedule
+        grant_queue revoke_queue open_queue list_grants
     """,
 }
 
@@ -83,7 +85,7 @@ SIGNATURES = {
         """setof (id, name, topic_name, exclusive, keep_alive_until, paused_at, created_at,
         max_delivery_attempts, visibility_timeout_seconds, visibility_backoff, retry_delays,
         message_ttl_seconds, retain_completed_seconds, retain_dead_seconds, max_payload_bytes,
-        max_active, min_active, priority_shares, tenant_max_active, notify)""",
+        max_active, min_active, priority_shares, tenant_max_active, notify, restricted)""",
     ),
     "get_queue_statistics": (
         "queue_name text = NULL, breakdown text = NULL, top int4 = 10, completed_since timestamptz = NULL",
@@ -149,13 +151,18 @@ SIGNATURES = {
     "list_messages": (
         "queue_name text, state text = NULL, page_size int4 = 100, after text = NULL",
         """setof (message_id, state, priority, tenant, delivery_attempts, published_at, due_at, vt,
-        consumer_token, reason, moved_at, completed_at, cursor)""",
+        consumer, reason, moved_at, completed_at, cursor)""",
     ),
     "get_message": (
         "queue_name text, message_id int8",
         """setof (message_id, queue_name, state, priority, tenant, delivery_attempts, published_at,
-        expires_at, due_at, vt, claimed_at, consumer_token, dedup_key, reason, last_error, errors,
+        expires_at, due_at, vt, claimed_at, consumer, dedup_key, reason, last_error, errors,
         moved_at, completed_at, result, headers, payload, body)""",
+    ),
+    "get_result": (
+        "queue_name text, message_id int8",
+        """setof (message_id, queue_name, state, delivery_attempts, reason, last_error, errors, moved_at,
+        completed_at, result)""",
     ),
     "explain_delivery": ("queue_name text, message_id int8", "text"),
     "cleanup_queue_messages": ("queue_name text", "int8"),
@@ -172,6 +179,14 @@ SIGNATURES = {
         "queue_name text, max_active int4 = NULL, retain_completed_seconds int4 = NULL",
         "int8",
     ),
+    "queue_difference": (
+        "queue_name text, max_active int4 = NULL, retain_completed_seconds int4 = NULL",
+        "text",
+    ),
+    "grant_queue": ("role_name text, queue_name text, queue_right text", "bool"),
+    "revoke_queue": ("role_name text, queue_name text, queue_right text", "bool"),
+    "open_queue": ("queue_name text", "bool"),
+    "list_grants": ("queue_name text = NULL", "setof (queue_name, role_name, queue_right, role_exists)"),
     "ack_tasks": (
         """queue_name text, message_ids int8[], token text, results jsonb[] = NULL, group_ids int8[] = NULL,
         positions int4[] = NULL""",
@@ -217,7 +232,7 @@ SIGNATURES = {
     "forget_worker": ("token text", "bool"),
     "list_workers": (
         "",
-        """setof (token, hostname, pid, version, queues, tasks, concurrency, started_at, seen_at, is_alive,
+        """setof (consumer, hostname, pid, version, queues, tasks, concurrency, started_at, seen_at, is_alive,
         stopping, held, running)""",
     ),
     "diagnose_server": (

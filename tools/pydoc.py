@@ -93,8 +93,15 @@ GROUPS = {
         "delete_queue",
         "list_queues",
     ),
+    "Rights": ("grant_queue", "revoke_queue", "open_queue", "list_grants"),
     "Dead letters": ("list_dlq_messages", "requeue_dlq_messages", "add_retries", "purge_dlq"),
-    "Statistics and looking in": ("get_queue_statistics", "list_messages", "get_message", "explain_delivery"),
+    "Statistics and looking in": (
+        "get_queue_statistics",
+        "list_messages",
+        "get_message",
+        "get_result",
+        "explain_delivery",
+    ),
     "Cleanup": (
         "cancel_message",
         "purge_queue",
@@ -103,7 +110,7 @@ GROUPS = {
         "cleanup_topic_messages",
         "cleanup_expired_exclusive_queues",
     ),
-    "Tasks": ("declare_queue", "ack_tasks", "done_channel", "announce_done"),
+    "Tasks": ("declare_queue", "queue_difference", "ack_tasks", "done_channel", "announce_done"),
     "Groups": ("create_group", "finish_groups", "list_groups", "delete_group"),
     "Schedules": (
         "put_schedule",

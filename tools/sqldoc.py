@@ -19,6 +19,7 @@ from penstock.embedded import throwaway
 ORDER = [
     "topics",
     "queues",
+    "rights",
     "publish",
     "consume",
     "settle",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import shlex
 import threading
 import time
 from collections.abc import Sequence
@@ -11,6 +13,8 @@ from .models import NewMessage
 
 __all__ = ["Declared", "GroupMember", "GroupStart", "QueueNeeds"]
 
+
+logger = logging.getLogger("penstock")
 
 # Longer than most transactions.
 LASTING_SECONDS = 60.0
@@ -24,6 +28,10 @@ class QueueNeeds:
     max_active: int | None = None
     retain_completed: int | None = None
 
+    @property
+    def has_options(self) -> bool:
+        return self.max_active is not None or self.retain_completed is not None
+
 
 class Declared:
     """The queues that are known to be there, so that each is declared once in a process.
@@ -36,6 +44,7 @@ class Declared:
         self._lock = threading.Lock()
         self._known: set[QueueNeeds] = set()
         self._seen: dict[QueueNeeds, tuple[int, float]] = {}
+        self._told: dict[str, str] = {}
 
     def __contains__(self, needs: QueueNeeds) -> bool:
         return needs in self._known
@@ -50,6 +59,20 @@ class Declared:
                 self._seen[needs] = (queue_id, time.monotonic())
             elif time.monotonic() > seen_at + LASTING_SECONDS:
                 self._known.add(needs)
+
+    def tell_difference(self, needs: QueueNeeds, difference: str) -> None:
+        """Log that a queue is not as it should be, and that this role may not change it; once."""
+        with self._lock:
+            is_told = self._told.get(needs.name) == difference
+            self._told[needs.name] = difference
+        if not is_told:
+            logger.warning(
+                "queue %s is not as the code has it: %s. Only penstock_admin may change it: "
+                "penstock queue alter %s, or start a worker once with that role",
+                needs.name,
+                difference,
+                shlex.quote(needs.name),
+            )
 
     def forget(self, needs: QueueNeeds) -> None:
         with self._lock:

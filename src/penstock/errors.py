@@ -11,6 +11,7 @@
     │   └── UnsupportedConnection
     ├── WrongIsolation         PN006
     ├── MessageUnreadable
+    ├── PermissionDenied       PN008
     ├── LeaseLost
     ├── NotReplicated
     ├── DatabaseUnavailable
@@ -46,6 +47,7 @@ __all__ = [
     "PayloadInvalid",
     "PayloadTooLarge",
     "PenstockError",
+    "PermissionDenied",
     "QueueDiffers",
     "QueueNotFound",
     "SchemaError",
@@ -122,6 +124,12 @@ class WrongIsolation(PenstockError):
     sqlstate = "PN006"
 
 
+class PermissionDenied(PenstockError):
+    """The role of this connection has not the right that is needed in the queue."""
+
+    sqlstate = "PN008"
+
+
 class UnsupportedConnection(InvalidArgument, TypeError):
     """Penstock cannot run in the transaction of such an object."""
 
@@ -182,6 +190,7 @@ _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
     "PN005": PayloadTooLarge,
     "PN006": WrongIsolation,
     "PN007": SchemaTooNew,
+    "PN008": PermissionDenied,
 }
 
 

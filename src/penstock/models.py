@@ -19,11 +19,14 @@ __all__ = [
     "ListedWorker",
     "MaintenanceResult",
     "MessageDetails",
+    "MessageResult",
     "Missed",
     "NewMessage",
+    "QueueGrant",
     "QueueSettings",
     "QueueStatistics",
     "Receipt",
+    "Right",
     "State",
     "Topic",
     "UnreadableMessage",
@@ -32,6 +35,7 @@ __all__ = [
 State: TypeAlias = Literal["active", "ready", "waiting", "scheduled", "dead", "done"]
 Breakdown: TypeAlias = Literal["priority", "tenant"]
 Missed: TypeAlias = Literal["skip", "one", "all"]
+Right: TypeAlias = Literal["publish", "consume", "view"]
 
 # A time of a schedule is missed, and the schedule overdue, if no worker has acted for it within this.
 SCHEDULE_GRACE: Final = timedelta(seconds=60)
@@ -89,6 +93,8 @@ class QueueSettings:
     topic_name: None where the queue is of no topic. exclusive, keep_alive_until: a queue that is deleted when
     nobody keeps it alive. paused_at: since when it delivers nothing; None where it does.
 
+    restricted: whether only roles with a grant may use it; see grant_queue().
+
     The settings are those of create_queue(), with the defaults that hold.
     """
 
@@ -112,6 +118,20 @@ class QueueSettings:
     priority_shares: tuple[int, ...]
     tenant_max_active: int | None
     notify: bool
+    restricted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGrant:
+    """A right that a role has in a restricted queue.
+
+    role_exists: False where the role was dropped or renamed; the grant is of no effect then.
+    """
+
+    queue_name: str
+    role_name: str
+    right: Right
+    role_exists: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +198,9 @@ class DeadLetter:
 class ListedMessage:
     """A message in a list: its state and what that state knows.
 
-    due_at: when it is delivered, if delayed. leased_until, consumer_token: of the lease, while it is active.
-    reason, moved_at: of a dead letter. completed_at: of one that is done. cursor: for the next page.
+    due_at: when it is delivered, if delayed. leased_until, consumer: of the lease, while it is active;
+    consumer is a fingerprint of its token. reason, moved_at: of a dead letter. completed_at: of one that is
+    done. cursor: for the next page.
     """
 
     message_id: int
@@ -190,7 +211,7 @@ class ListedMessage:
     published_at: datetime
     due_at: datetime | None
     leased_until: datetime | None
-    consumer_token: str | None
+    consumer: str | None
     reason: str | None
     moved_at: datetime | None
     completed_at: datetime | None
@@ -202,8 +223,9 @@ class MessageDetails:
     """All that is known of a message, in whatever state it is.
 
     expires_at: when its time to live is over. due_at: when it is delivered, if delayed. leased_until,
-    claimed_at, consumer_token: of the lease, while it is active. last_error, errors: of its failed attempts,
-    the last ten. reason, moved_at: of a dead letter. completed_at, result: of one that is done.
+    claimed_at, consumer: of the lease, while it is active; consumer is a fingerprint of its token.
+    last_error, errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter.
+    completed_at, result: of one that is done.
     """
 
     message_id: int
@@ -217,7 +239,7 @@ class MessageDetails:
     due_at: datetime | None
     leased_until: datetime | None
     claimed_at: datetime | None
-    consumer_token: str | None
+    consumer: str | None
     dedup_key: str | None
     reason: str | None
     last_error: str | None
@@ -227,6 +249,26 @@ class MessageDetails:
     result: Json
     headers: dict[str, Any]
     payload: Json
+
+
+@dataclass(frozen=True, slots=True)
+class MessageResult:
+    """What became of a message: its state, and its result or its errors.
+
+    last_error, errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter.
+    completed_at, result: of one that is done.
+    """
+
+    message_id: int
+    queue_name: str
+    state: State
+    delivery_attempts: int
+    reason: str | None
+    last_error: str | None
+    errors: tuple[ErrorEntry, ...]
+    moved_at: datetime | None
+    completed_at: datetime | None
+    result: Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +324,13 @@ class ListedSchedule:
 class ListedWorker:
     """A process that runs tasks, as it last told.
 
-    token: that of its leases. concurrency: how many tasks it runs at once. seen_at: when it last told;
-    is_alive: whether that is less than 30 seconds ago. stopping: whether it takes no more. held: how many
-    messages it has claimed. running: what it said of the tasks that it runs.
+    consumer: a fingerprint of the token of its leases, as messages show it. concurrency: how many tasks it
+    runs at once. seen_at: when it last told; is_alive: whether that is less than 30 seconds ago. stopping:
+    whether it takes no more. held: how many messages it has claimed. running: what it said of the tasks that
+    it runs.
     """
 
-    token: str
+    consumer: str
     hostname: str
     pid: int
     version: str

@@ -25,6 +25,8 @@ from .models import (
     ListedWorker,
     MaintenanceResult,
     MessageDetails,
+    MessageResult,
+    QueueGrant,
     QueueSettings,
     QueueStatistics,
     Topic,
@@ -44,7 +46,9 @@ __all__ = [
     "LISTED_WORKER",
     "MAINTENANCE_RESULT",
     "MESSAGE_DETAILS",
+    "MESSAGE_RESULT",
     "QUEUE_DIAGNOSIS",
+    "QUEUE_GRANT",
     "QUEUE_SETTINGS",
     "QUEUE_STATISTICS",
     "SERVER_DIAGNOSIS",
@@ -191,7 +195,7 @@ QUEUE_SETTINGS = Columns(
         *_plain("message_ttl_seconds", "retain_completed_seconds", "retain_dead_seconds"),
         *_plain("max_payload_bytes", "max_active", "min_active"),
         _array("priority_shares"),
-        *_plain("tenant_max_active", "notify"),
+        *_plain("tenant_max_active", "notify", "restricted"),
     ),
 )
 
@@ -233,7 +237,7 @@ LISTED_MESSAGE = Columns(
     (
         *_plain("message_id", "state", "priority", "tenant", "delivery_attempts"),
         *map(_time, ("published_at", "due_at", "vt")),
-        *_plain("consumer_token", "reason"),
+        *_plain("consumer", "reason"),
         *map(_time, ("moved_at", "completed_at")),
         *_plain("cursor"),
     ),
@@ -244,7 +248,7 @@ MESSAGE_DETAILS = Columns(
     (
         *_plain("message_id", "queue_name", "state", "priority", "tenant", "delivery_attempts"),
         *map(_time, ("published_at", "expires_at", "due_at", "vt", "claimed_at")),
-        *_plain("consumer_token", "dedup_key", "reason", "last_error"),
+        *_plain("consumer", "dedup_key", "reason", "last_error"),
         _json("errors", _errors),
         *map(_time, ("moved_at", "completed_at")),
         _json("result"),
@@ -252,6 +256,18 @@ MESSAGE_DETAILS = Columns(
         _PAYLOAD,
     ),
 )
+
+MESSAGE_RESULT = Columns(
+    MessageResult,
+    (
+        *_plain("message_id", "queue_name", "state", "delivery_attempts", "reason", "last_error"),
+        _json("errors", _errors),
+        *map(_time, ("moved_at", "completed_at")),
+        _json("result"),
+    ),
+)
+
+QUEUE_GRANT = Columns(QueueGrant, _plain("queue_name", "role_name", "queue_right", "role_exists"))
 
 MAINTENANCE_RESULT = Columns(MaintenanceResult, _plain("action", "queue_name", "affected"))
 
@@ -281,7 +297,7 @@ LISTED_SCHEDULE = Columns(
 LISTED_WORKER = Columns(
     ListedWorker,
     (
-        *_plain("token", "hostname", "pid", "version"),
+        *_plain("consumer", "hostname", "pid", "version"),
         _array("queues"),
         _array("tasks"),
         *_plain("concurrency"),

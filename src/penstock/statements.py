@@ -115,12 +115,14 @@ TYPES = {
     "priority_shares": "integer[]",
     "queue_name": "text",
     "queue_names": "text[]",
+    "queue_right": "text",
     "queues": "text[]",
     "result": "jsonb",
     "results": "jsonb[]",
     "retain_completed_seconds": "integer",
     "retain_dead_seconds": "integer",
     "retry_delays": "integer[]",
+    "role_name": "text",
     "running": "jsonb",
     "state": "text",
     "stopping": "boolean",
@@ -160,7 +162,7 @@ REQUIRED = frozenset(
         "ticks",
         "total",
     }
-    | {"version"}
+    | {"version", "role_name", "queue_right"}
 )
 OPTIONAL = frozenset(
     {
@@ -169,6 +171,7 @@ OPTIONAL = frozenset(
         ("create_queue", "topic_name"),
         ("get_queue_statistics", "queue_name"),
         ("list_dlq_messages", "queue_name"),
+        ("list_grants", "queue_name"),
         ("purge_dlq", "queue_name"),
         ("requeue_dlq_messages", "message_ids"),
         ("resume_schedule", "next_at"),
@@ -182,6 +185,7 @@ SPOKEN = {
     "extension_seconds": "extension",
     "keep_alive_seconds": "keep_alive",
     "priorities": "priority",
+    "queue_right": "right",
     "tenants": "tenant",
     "vt_seconds": "visibility_timeout",
 }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import penstock
+from tests.sql.engine import fingerprint
 
 from .command import Command
 from .inside import Inside
@@ -55,7 +56,7 @@ def test_list_shows_each_state(command: Command, states: dict[str, int]) -> None
         if state != "ready":
             assert found[state].split()[0] == str(message_id)
     assert "0 urgent" in found["active"]
-    assert found["active"].rstrip().endswith("me"), "who has it"
+    assert found["active"].rstrip().endswith(fingerprint("me")), "who has it"
     assert "acme" in found["waiting"]
     assert "3 low" in found["scheduled"]
     assert "failed" in found["dead"]
@@ -63,7 +64,7 @@ def test_list_shows_each_state(command: Command, states: dict[str, int]) -> None
     assert [each["state"] for each in as_json] == [row.split()[1] for row in rows]
     assert {each["message_id"] for each in as_json} >= set(states.values())
     (active,) = [each for each in as_json if each["state"] == "active"]
-    assert (active["consumer_token"], active["delivery_attempts"], active["priority"]) == ("me", 1, 0)
+    assert (active["consumer"], active["delivery_attempts"], active["priority"]) == (fingerprint("me"), 1, 0)
     assert datetime.fromisoformat(active["leased_until"]) > datetime.fromisoformat(active["published_at"])
 
 

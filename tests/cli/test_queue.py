@@ -354,3 +354,44 @@ def test_payload_limit_is_kept(command: Command, queue: penstock.Client) -> None
     command("queue", "create", "small", "--max-payload-bytes", "10").ok()
     with pytest.raises(penstock.PayloadTooLarge):
         queue.send("small", json.dumps(list(range(10))))
+
+
+# Rights
+
+
+def test_grant_revoke_and_open(inside: Inside, queue: penstock.Client) -> None:
+    queue.create_queue("q")
+    assert "open" in inside("queue", "grants").ok().err
+    assert "open to all roles" in inside("queue", "show", "q").ok().out
+    answer = inside("queue", "grant", "penstock_viewer", "q", "view", "--json").ok()
+    assert answer.json == {"name": "q", "role": "penstock_viewer", "right": "view"}
+    inside("queue", "grant", "penstock_publisher", "q", "publish").ok()
+    assert "restricted" in inside("queue", "show", "q").ok().out
+    heading, *rows = inside("queue", "grants").ok().out.splitlines()
+    assert heading.split() == ["QUEUE", "ROLE", "RIGHT", "NOTE"]
+    assert [row.split() for row in rows] == [
+        ["q", "penstock_publisher", "publish", "-"],
+        ["q", "penstock_viewer", "view", "-"],
+    ]
+    assert [each["role_exists"] for each in inside("queue", "grants", "q", "--json").ok().json] == [True] * 2
+    assert inside("queue", "revoke", "penstock_viewer", "q", "view", "--json").ok().json["revoked"] is True
+    assert "had no right" in inside("queue", "revoke", "penstock_viewer", "q", "view").ok().err
+    inside("queue", "open", "q").failed(2, "--yes")
+    inside("queue", "open", "q", "--yes").ok()
+    assert not queue.list_queues()[0].restricted
+
+
+def test_a_queue_without_grants_is_listed_as_restricted(inside: Inside, queue: penstock.Client) -> None:
+    queue.create_queue("q")
+    queue.grant_queue("penstock_viewer", "q", "view")
+    queue.revoke_queue("penstock_viewer", "q", "view")
+    assert "administrators only" in inside("queue", "grants").ok().out
+    inside("queue", "open", "q").ok()
+
+
+def test_grants_that_cannot_be(inside: Inside, queue: penstock.Client) -> None:
+    queue.create_queue("q")
+    inside("queue", "grant", "nobody there", "q", "view").failed(2, "nobody there")
+    inside("queue", "grant", "penstock_viewer", "none", "view").failed(3, "none")
+    inside("queue", "grant", "penstock_viewer", "q", "own").failed(2, "own")
+    inside("queue", "grants", "none").failed(3, "none")

@@ -29,7 +29,7 @@ def make_queue(name: str = "q", *, paused: bool = False, number: int = 1, **coun
         visibility_timeout_seconds=30, visibility_backoff=1.0, retry_delays=(0,), message_ttl_seconds=None,
         retain_completed_seconds=counts.pop("retain", 60), retain_dead_seconds=60, max_payload_bytes=1,
         max_active=counts.pop("max_active", None), min_active=5, priority_shares=(40, 30, 20, 10),
-        tenant_max_active=None, notify=True,
+        tenant_max_active=None, notify=True, restricted=False,
     )  # fmt: skip
     return Queue(settings, make_counts(name, **counts))
 

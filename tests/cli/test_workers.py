@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 import penstock
+from tests.sql.engine import fingerprint
 
 from .command import Command
 from .inside import Inside
@@ -58,14 +59,14 @@ def test_where_they_run_and_what_they_do(command: Command, crew: penstock.Client
 
 def test_only_those_alive(inside: Inside, crew: penstock.Client) -> None:
     found = inside("workers", "--json").ok().json
-    assert {each["token"]: each["is_alive"] for each in found} == {
-        "token1": True,
-        "token2": True,
-        "token3": False,
+    assert {each["consumer"]: each["is_alive"] for each in found} == {
+        fingerprint("token1"): True,
+        fingerprint("token2"): True,
+        fingerprint("token3"): False,
     }
     assert found[-1]["queues"] == ["mail", "chores"]
     alive = inside("workers", "--alive", "--json").ok().json
-    assert {each["token"] for each in alive} == {"token1", "token2"}
+    assert {each["consumer"] for each in alive} == {fingerprint("token1"), fingerprint("token2")}
     assert len(inside("workers", "--alive").ok().out.splitlines()) == 3
     # None of those that are left.
     for token in ("token1", "token2"):

@@ -47,6 +47,7 @@ PARAMETERS = {
     "extension_seconds": "extension",
     "body": "payload",
     "callback_headers": "headers",
+    "queue_right": "right",
     "bodies": "payloads",
     "deliver_afters": "payloads",
     "priorities": "payloads",

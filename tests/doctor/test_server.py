@@ -97,7 +97,8 @@ def test_a_viewer_is_told_what_it_may_not_see(
 
 def test_who_may_see_nothing_is_told_so(patient: Patient, sql: Sql, role: str) -> None:
     found = patient.wrong(user=role)
-    assert {finding.status for finding in found} == {"unknown"}
+    assert {finding.status for finding in found if finding.check != "roles"} == {"unknown"}
+    assert patient.one("roles", user=role).status == "warning"
     assert {finding.command for finding in found} == {f'grant penstock_viewer to "{role}";'}
     checked = {finding.check for finding in patient.findings(user=role) if finding.status == "ok"}
     assert checked == {"clock", "pooler"}
@@ -105,6 +106,51 @@ def test_who_may_see_nothing_is_told_so(patient: Patient, sql: Sql, role: str) -
     assert {finding.check for finding in patient.wrong(user=role)} == {"privileges", "maintenance"} & {
         finding.check for finding in patient.wrong(user=role)
     }
+
+
+# Roles
+
+
+def test_what_each_missing_role_means(patient: Patient, sql: Sql, role: str) -> None:
+    sql.execute(f'grant penstock_consumer to "{role}"'.encode())
+    first, *missing = patient.findings("roles", user=role)
+    assert (first.status, first.subject, first.found) == ("ok", role, "It may consume.")
+    assert [finding.status for finding in missing] == ["ok"] * 3
+    publisher, viewer, admin = missing
+    assert "cannot run periodic tasks" in publisher.found
+    assert f'grant penstock_publisher to "{role}";' in publisher.found
+    assert "penstock_viewer" in viewer.found
+    assert "cannot create or change queues" in admin.found
+    for finding in missing:
+        sql.execute((finding.command or "").encode())
+    assert patient.one("roles", user=role).found == "It may publish, consume, view and administer."
+    assert patient.one("roles").found == "It may publish, consume, view and administer.", "a superuser"
+
+
+def test_queues_that_a_viewer_does_not_see_are_counted(
+    patient: Patient, queue: penstock.Client, sql: Sql, role: str
+) -> None:
+    sql.execute(f'grant penstock_viewer, pg_read_all_stats to "{role}"'.encode())
+    queue.create_queue("secret")
+    assert patient.one("privileges", user=role).status == "ok"
+    queue.grant_queue("penstock_admin", "secret", "publish")
+    found = patient.one("privileges", user=role)
+    assert found.status == "unknown"
+    assert found.found.startswith("1 of 2 queues cannot be checked")
+    queue.grant_queue(role, "secret", "view")
+    assert patient.one("privileges", user=role).status == "ok"
+
+
+def test_a_grant_to_a_role_that_is_gone(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
+    sql.execute('create role "long gone"')
+    queue.grant_queue("long gone", "billing", "consume")
+    assert patient.wrong("roles") == []
+    sql.execute('drop role "long gone"')
+    (found,) = patient.wrong("roles")
+    assert (found.status, found.subject) == ("warning", "queue billing")
+    assert found.command == "penstock queue revoke 'long gone' billing consume"
+    queue.revoke_queue("long gone", "billing", "consume")
+    assert patient.wrong("roles") == []
 
 
 # Limits of a server of our own

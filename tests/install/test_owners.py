@@ -14,7 +14,8 @@ from .conftest import Cluster, Open
 
 PUBLISHER = {
     *("publish_message", "publish_messages", "send_message", "send_messages", "cancel_message"),
-    *("declare_queue", "create_group", "put_schedule", "advance_schedule"),
+    *("declare_queue", "queue_difference", "create_group", "put_schedule", "advance_schedule"),
+    *("list_schedules", "get_result"),
 }
 EVERYBODY = {"clock", "schema_version", "done_channel"}
 

@@ -157,6 +157,13 @@ async def _define(api: AsyncApi) -> None:
     await api.list_queues()
     await api.resume_queue("temporary")
     await api.list_queues()
+    await api.grant_queue("penstock_viewer", "temporary", "view")
+    await api.grant_queue("penstock_viewer", "temporary", "view")
+    await api.list_grants()
+    await api.revoke_queue("penstock_viewer", "temporary", "view")
+    await api.revoke_queue("penstock_viewer", "temporary", "view")
+    await api.list_grants("temporary")
+    await api.open_queue("temporary")
     await api.clock()
     await api.channel("mail")
     await api.channel("q" * 100)
@@ -201,6 +208,7 @@ async def _look(api: AsyncApi, ids: list[int]) -> None:
         await api.list_messages(queue)
         for message_id in [*ids, 10**15]:
             await api.get_message(queue, message_id)
+            await api.get_result(queue, message_id)
             await api.explain_delivery(queue, message_id)
         await api.get_queue_statistics(queue, breakdown="priority")
         await api.get_queue_statistics(queue, breakdown="tenant", top=3)
@@ -244,6 +252,8 @@ async def _dead_letters(api: AsyncApi) -> None:
 async def _tasks(api: AsyncApi) -> None:
     await api.declare_queue("tasks")
     await api.declare_queue("tasks", max_active=20, retain_completed=timedelta(days=2))
+    await api.queue_difference("tasks", max_active=20)
+    await api.queue_difference("tasks", max_active=3, retain_completed=timedelta(days=3))
     await api.done_channel("tasks")
     group = await api.create_group(
         2, "tasks", {"then": 1}, headers={"task": "then"}, priority=1, tenant="t", ttl=60, with_results=True

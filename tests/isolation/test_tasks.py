@@ -239,6 +239,27 @@ def test_two_put_a_schedule_at_once(spec: Spec, setup: Session, first_commits: b
     assert spec.look("select next_at = %s from penstock.schedules", expected) == [(True,)]
 
 
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_a_publisher_does_not_redirect_a_schedule_that_is_just_being_put(
+    spec: Spec, setup: Session, first_commits: bool
+) -> None:
+    a, b = spec.sessions(2)
+    setup.value("create_queue", "elsewhere")
+    b.run("set role penstock_publisher")
+    a.begin()
+    put(a)
+    arguments = ("nightly", "elsewhere", "1", None, 2, None, None, "{}", "skip", FIRST)
+    second = b.waits("put_schedule", *arguments)
+    if first_commits:
+        a.commit()
+        assert second.error() == "PN008"
+    else:
+        a.rollback()
+        second.rows()
+    expected = "q" if first_commits else "elsewhere"
+    assert spec.look("select queue_name from penstock.schedules") == [(expected,)]
+
+
 # Queues
 
 

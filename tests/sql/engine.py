@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -31,6 +33,12 @@ def adapt(value: Any) -> Any:
     if isinstance(value, list):
         return [adapt(item) for item in value]
     return value
+
+
+def fingerprint(token: str) -> str:
+    """What listings show of a token; a number at its end does not count."""
+    name = re.sub(r"-[0-9]+$", "", token)
+    return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
 class Engine:

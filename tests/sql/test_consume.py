@@ -11,7 +11,7 @@ import pytest
 from ..conftest import Connect
 from .bad_input import Bad, expect
 from .conftest import Clock
-from .engine import Engine
+from .engine import Engine, fingerprint
 
 
 def seconds(row: Any) -> float:
@@ -43,7 +43,7 @@ def test_a_claim_returns_the_message_and_its_lease(engine: Engine) -> None:
         "attempts_limit": None,
     }
     row = engine.message("q", message_id)
-    assert (row.state, row.consumer_token, row.vt) == ("active", "worker 1", vt)
+    assert (row.state, row.consumer, row.vt) == ("active", fingerprint("worker 1"), vt)
 
 
 def test_an_empty_queue_gives_no_row(engine: Engine) -> None:

@@ -38,9 +38,9 @@ ALWAYS = {
     [
         (READY, {"tenant", "dedup_key"}),
         (SCHEDULED, {"due_at"}),
-        (ACTIVE, {"vt", "claimed_at", "consumer_token"}),
+        (ACTIVE, {"vt", "claimed_at", "consumer"}),
         (DEAD, {"reason", "last_error", "moved_at"}),
-        (DONE, {"claimed_at", "consumer_token", "completed_at"}),
+        (DONE, {"claimed_at", "consumer", "completed_at"}),
     ],
 )
 def test_get_message_knows_what_its_state_knows(house: Engine, message_id: int, also: set[str]) -> None:
@@ -104,9 +104,9 @@ def test_a_message_of_another_queue_is_unknown(house: Engine) -> None:
     [
         ("ready", READY, {"tenant"}),
         ("scheduled", SCHEDULED, {"due_at"}),
-        ("active", ACTIVE, {"vt", "consumer_token"}),
+        ("active", ACTIVE, {"vt", "consumer"}),
         ("dead", DEAD, {"reason", "moved_at"}),
-        ("done", DONE, {"completed_at", "consumer_token"}),
+        ("done", DONE, {"completed_at", "consumer"}),
     ],
 )
 def test_list_messages_of_one_state(house: Engine, state: str, message_id: int, also: set[str]) -> None:

@@ -13,8 +13,11 @@ from penstock.models import (
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
+    MessageResult,
+    QueueGrant,
     QueueSettings,
     QueueStatistics,
+    Right,
     State,
     Topic,
 )
@@ -148,8 +151,33 @@ class AsyncAdministration(AsyncCarrier):
         await self._run(calls.delete_queue(queue_name))
 
     async def list_queues(self) -> list[QueueSettings]:
-        """All queues, by name, with every setting."""
+        """All queues that this role has a right in, by name, with every setting."""
         return await self._run(calls.list_queues())
+
+    # Rights
+
+    async def grant_queue(self, role_name: str, queue_name: str, right: Right) -> bool:
+        """Give a role a right in a queue: "publish", "consume" or "view"; False where it has that already.
+
+        With its first grant a queue becomes restricted: only roles with a right may use it, and
+        administrators, until open_queue().
+        """
+        return await self._run(calls.grant_queue(role_name, queue_name, right))
+
+    async def revoke_queue(self, role_name: str, queue_name: str, right: Right) -> bool:
+        """Take a right in a queue away from a role; False where it has not got it.
+
+        The queue stays restricted, also without any grant.
+        """
+        return await self._run(calls.revoke_queue(role_name, queue_name, right))
+
+    async def open_queue(self, queue_name: str) -> bool:
+        """Forget all grants of a queue: it is open again. False where it was open."""
+        return await self._run(calls.open_queue(queue_name))
+
+    async def list_grants(self, queue_name: str | None = None) -> list[QueueGrant]:
+        """The grants of a queue, or of all: which role has which right."""
+        return await self._run(calls.list_grants(queue_name))
 
     # Dead letters
 
@@ -214,6 +242,13 @@ class AsyncAdministration(AsyncCarrier):
     async def get_message(self, queue_name: str, message_id: int) -> MessageDetails | None:
         """All that is known of a message; None where it is unknown or not kept any more."""
         return await self._run(calls.get_message(queue_name, message_id))
+
+    async def get_result(self, queue_name: str, message_id: int) -> MessageResult | None:
+        """What became of a message: its state, its result or errors; None where it is unknown or not kept.
+
+        For the role that publishes and waits: neither payload nor headers are told.
+        """
+        return await self._run(calls.get_result(queue_name, message_id))
 
     async def explain_delivery(self, queue_name: str, message_id: int) -> str:
         """Why a message is not running, in words."""

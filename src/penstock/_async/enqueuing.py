@@ -116,7 +116,14 @@ class AsyncEnqueuing:
             queue_id = await self._api.declare_queue(
                 queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed
             )
+            if queue.has_options and (difference := await self._difference(queue)):
+                self._declared.tell_difference(queue, difference)
             self._declared.add(queue, queue_id, is_committed=self._is_own)
+
+    async def _difference(self, queue: QueueNeeds) -> str | None:
+        return await self._api.queue_difference(
+            queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed
+        )
 
 
 def _of_group(message: NewMessage, group_id: int, position: int) -> NewMessage:

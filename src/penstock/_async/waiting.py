@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock import calls
 from penstock.concurrency import AsyncFlag, now
 from penstock.errors import NotFound
-from penstock.models import MessageDetails
+from penstock.models import MessageResult
 from penstock.values import Backoff
 
 from .client import AsyncClient
@@ -20,7 +20,7 @@ LONGEST_POLL_LISTENING_SECONDS = 2.0
 
 async def finished(
     client: AsyncClient, queue_name: str, message_id: int, timeout: float | None
-) -> MessageDetails | None:
+) -> MessageResult | None:
     """The message when it is done or dead; None where that took too long."""
     deadline = None if timeout is None else now() + timeout
     flag, backoff = AsyncFlag(), Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
@@ -28,7 +28,7 @@ async def finished(
     try:
         while True:
             flag.clear()
-            found = await client._run(calls.get_message(queue_name, message_id))
+            found = await client._run(calls.get_result(queue_name, message_id))
             if found is None:
                 raise NotFound(
                     f"queue {queue_name!r} has no message {message_id}, or has not kept it after it was done"

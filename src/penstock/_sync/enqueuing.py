@@ -115,7 +115,14 @@ class Enqueuing:
             queue_id = self._api.declare_queue(
                 queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed
             )
+            if queue.has_options and (difference := self._difference(queue)):
+                self._declared.tell_difference(queue, difference)
             self._declared.add(queue, queue_id, is_committed=self._is_own)
+
+    def _difference(self, queue: QueueNeeds) -> str | None:
+        return self._api.queue_difference(
+            queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed
+        )
 
 
 def _of_group(message: NewMessage, group_id: int, position: int) -> NewMessage:

@@ -30,9 +30,20 @@ class Tasks(Carrier):
     ) -> int:
         """A queue for tasks, created where it is missing, without a limit of attempts; returns its id.
 
-        Of one that exists max_active is set where given, and retain_completed raised where given.
+        Of one that exists an administrator sets max_active where given, and raises retain_completed where
+        given. For any other role the queue stays as it is: see queue_difference().
         """
         return self._run(calls.declare_queue(queue_name, max_active, retain_completed))
+
+    def queue_difference(
+        self,
+        queue_name: str,
+        *,
+        max_active: int | None = None,
+        retain_completed: Duration | None = None,
+    ) -> str | None:
+        """What declare_queue() would change, in words; None where all is as it should be."""
+        return self._run(calls.queue_difference(queue_name, max_active, retain_completed))
 
     def ack_tasks(
         self,

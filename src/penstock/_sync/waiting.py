@@ -8,7 +8,7 @@ from __future__ import annotations
 from penstock import calls
 from penstock.concurrency import Flag, now
 from penstock.errors import NotFound
-from penstock.models import MessageDetails
+from penstock.models import MessageResult
 from penstock.values import Backoff
 
 from .client import Client
@@ -21,9 +21,7 @@ LONGEST_POLL_SECONDS = 1.0
 LONGEST_POLL_LISTENING_SECONDS = 2.0
 
 
-def finished(
-    client: Client, queue_name: str, message_id: int, timeout: float | None
-) -> MessageDetails | None:
+def finished(client: Client, queue_name: str, message_id: int, timeout: float | None) -> MessageResult | None:
     """The message when it is done or dead; None where that took too long."""
     deadline = None if timeout is None else now() + timeout
     flag, backoff = Flag(), Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
@@ -31,7 +29,7 @@ def finished(
     try:
         while True:
             flag.clear()
-            found = client._run(calls.get_message(queue_name, message_id))
+            found = client._run(calls.get_result(queue_name, message_id))
             if found is None:
                 raise NotFound(
                     f"queue {queue_name!r} has no message {message_id}, or has not kept it after it was done"

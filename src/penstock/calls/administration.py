@@ -14,8 +14,11 @@ from penstock.models import (
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
+    MessageResult,
+    QueueGrant,
     QueueSettings,
     QueueStatistics,
+    Right,
     State,
     Topic,
 )
@@ -44,18 +47,24 @@ __all__ = [
     "extend_queue_keep_alive",
     "get_message",
     "get_queue_statistics",
+    "get_result",
+    "grant_queue",
     "list_dlq_messages",
+    "list_grants",
     "list_messages",
     "list_queues",
     "list_topics",
     "maintain",
+    "open_queue",
     "pause_queue",
     "purge_all_messages",
     "purge_dlq",
     "purge_queue",
+    "queue_difference",
     "raise_floor",
     "requeue_dlq_messages",
     "resume_queue",
+    "revoke_queue",
     "schema_version",
 ]
 
@@ -160,6 +169,53 @@ def declare_queue(queue_name: str, max_active: int | None, retain_completed: Dur
     )
 
 
+def queue_difference(
+    queue_name: str, max_active: int | None, retain_completed: Duration | None
+) -> Call[str | None]:
+    return call(
+        "queue_difference",
+        value,
+        queue_name=queue_name,
+        max_active=max_active,
+        retain_completed_seconds=seconds("retain_completed", retain_completed),
+    )
+
+
+# Rights
+
+
+def grant_queue(role_name: str, queue_name: str, right: Right) -> Call[bool]:
+    return call(
+        "grant_queue",
+        value,
+        "*",
+        Repeat.DOUBTFUL,
+        role_name=role_name,
+        queue_name=queue_name,
+        queue_right=right,
+    )
+
+
+def revoke_queue(role_name: str, queue_name: str, right: Right) -> Call[bool]:
+    return call(
+        "revoke_queue",
+        value,
+        "*",
+        Repeat.DOUBTFUL,
+        role_name=role_name,
+        queue_name=queue_name,
+        queue_right=right,
+    )
+
+
+def open_queue(queue_name: str) -> Call[bool]:
+    return call("open_queue", value, "*", Repeat.DOUBTFUL, queue_name=queue_name)
+
+
+def list_grants(queue_name: str | None = None) -> Call[list[QueueGrant]]:
+    return call("list_grants", rows.QUEUE_GRANT.read, rows.QUEUE_GRANT.sql, queue_name=queue_name)
+
+
 # Dead letters
 
 
@@ -238,6 +294,13 @@ def get_message(queue_name: str, message_id: int) -> Call[MessageDetails | None]
         return rows.MESSAGE_DETAILS.read(found)[0] if found else None
 
     return call("get_message", first, rows.MESSAGE_DETAILS.sql, queue_name=queue_name, message_id=message_id)
+
+
+def get_result(queue_name: str, message_id: int) -> Call[MessageResult | None]:
+    def first(found: Sequence[Row]) -> MessageResult | None:
+        return rows.MESSAGE_RESULT.read(found)[0] if found else None
+
+    return call("get_result", first, rows.MESSAGE_RESULT.sql, queue_name=queue_name, message_id=message_id)
 
 
 def explain_delivery(queue_name: str, message_id: int) -> Call[str]:

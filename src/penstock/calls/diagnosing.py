@@ -20,6 +20,7 @@ from .parsing import nothing
 
 __all__ = [
     "Presence",
+    "RoleHeld",
     "diagnose_engine",
     "diagnose_errors",
     "diagnose_holders",
@@ -29,6 +30,7 @@ __all__ = [
     "diagnose_tables",
     "limit_transaction",
     "presence",
+    "roles_held",
 ]
 
 
@@ -77,6 +79,30 @@ def presence() -> Call[Presence]:
         "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())"
     )
     return Call("presence", text, (), lambda found: Presence(*found[0]), Repeat.SAFE)
+
+
+class RoleHeld(NamedTuple):
+    """One of the roles of the schema: whether it exists, and whether the caller may do what it may."""
+
+    role: str
+    exists: bool
+    is_held: bool
+
+
+def roles_held() -> Call[list[RoleHeld]]:
+    """By a function that only this role, and penstock_admin, may call. Anybody may ask."""
+    text = (
+        "select r.role, exists (select from pg_catalog.pg_roles x where x.rolname = r.role),"
+        " coalesce(("
+        "select pg_catalog.bool_and(pg_catalog.has_schema_privilege(n.oid, 'usage')"
+        " and pg_catalog.has_function_privilege(p.oid, 'execute'))"
+        " from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace"
+        " where n.nspname = 'penstock' and p.proname = r.function), false)"
+        " from (values (1, 'penstock_publisher', 'send_messages'),"
+        " (2, 'penstock_consumer', 'consume_messages_batch'), (3, 'penstock_viewer', 'list_messages'),"
+        " (4, 'penstock_admin', 'alter_queue')) as r (n, role, function) order by r.n"
+    )
+    return Call("roles_held", text, (), lambda found: [RoleHeld(*row) for row in found], Repeat.SAFE)
 
 
 def limit_transaction(statement_seconds: float, lock_seconds: float) -> Call[None]:

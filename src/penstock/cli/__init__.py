@@ -25,7 +25,7 @@ COMMANDS = {
     "worker": Entry(RUN, "worker", "Run the tasks of an app."),
     "maintain": Entry(RUN, "maintain", "Do what is due now and then."),
     "topic": Entry(QUEUES, "topic", "Create, list, show and delete topics."),
-    "queue": Entry(QUEUES, "queue", "Create, list, show, alter, pause, resume, purge and delete queues."),
+    "queue": Entry(QUEUES, "queue", "Create, list, alter, pause and delete queues; grant rights."),
     "publish": Entry(MESSAGES, "publish", "Publish messages to a topic."),
     "send": Entry(MESSAGES, "publish", "Send messages to one queue."),
     "consume": Entry(MESSAGES, "consume", "Take messages from a queue."),

@@ -120,8 +120,8 @@ def _what(found: ListedMessage, now: datetime) -> str:
     """What the state of a message knows of it."""
     if found.leased_until is not None:
         if found.leased_until < now:
-            return f"its lease is over since {age(now - found.leased_until)}: {found.consumer_token}"
-        return f"leased for {age(found.leased_until - now)}: {found.consumer_token}"
+            return f"its lease is over since {age(now - found.leased_until)}: consumer {found.consumer}"
+        return f"leased for {age(found.leased_until - now)}: consumer {found.consumer}"
     if found.moved_at is not None:
         return f"{found.reason}, {ago(found.moved_at, now)}"
     if found.completed_at is not None:

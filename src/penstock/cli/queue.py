@@ -1,4 +1,4 @@
-"""The commands for queues: queue create, list, show, alter, pause, resume, purge, delete."""
+"""The commands for queues: queue create, list, show, alter, pause, resume, purge, delete; and rights."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ import click
 
 from penstock.errors import QueueNotFound
 
-from .arguments import complete_topic, confirm, list_of, queue_argument, whole_seconds, yes_option
+from .arguments import (
+    complete_queue,
+    complete_topic,
+    confirm,
+    list_of,
+    queue_argument,
+    whole_seconds,
+    yes_option,
+)
 from .connection import Session, with_session
 from .output import age, count, facts, moment
 
 if TYPE_CHECKING:
     from penstock._sync.api import Api
-    from penstock.models import QueueSettings, QueueStatistics
+    from penstock.models import QueueSettings, QueueStatistics, Right
 
 __all__ = ["queue"]
 
+DOING = {"publish": "publish to", "consume": "consume from", "view": "look into"}
+GRANT_HEADINGS = ("QUEUE", "ROLE", "RIGHT", "NOTE")
 HEADINGS = ("NAME", "TOPIC", "PENDING", "ACTIVE", "DEAD", "OLDEST", "STATE")
 
 
@@ -55,7 +65,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def queue() -> None:
-    """Create, list, show, alter, pause, resume, purge and delete queues."""
+    """Create, list, alter, pause and delete queues; grant rights."""
 
 
 @queue.command()
@@ -100,7 +110,7 @@ def list_(session: Session) -> None:
         return
     session.output.table(
         HEADINGS,
-        [_row(each, counts[each.name]) for each in found if each.name in counts],
+        [_row(each, counts.get(each.name)) for each in found],
         empty="There are no queues: penstock queue create NAME",
     )
 
@@ -202,6 +212,97 @@ def delete(session: Session, queue_name: str, yes: bool) -> None:
     session.output.done(f"queue {queue_name} deleted", name=queue_name, deleted=True)
 
 
+role_argument = click.argument("role_name", metavar="ROLE")
+right_argument = click.argument("right", metavar="RIGHT", type=click.Choice(("publish", "consume", "view")))
+
+
+@queue.command()
+@role_argument
+@queue_argument
+@right_argument
+@with_session
+def grant(session: Session, role_name: str, queue_name: str, right: Right) -> None:
+    """Give a role a right in a queue: publish, consume or view.
+
+    The first grant restricts the queue: roles without a right cannot use it any more.
+    """
+    with session.connect() as client:
+        client.grant_queue(role_name, queue_name, right)
+    session.output.done(
+        f"role {role_name} may {DOING[right]} queue {queue_name}",
+        name=queue_name,
+        role=role_name,
+        right=right,
+    )
+
+
+@queue.command()
+@role_argument
+@queue_argument
+@right_argument
+@with_session
+def revoke(session: Session, role_name: str, queue_name: str, right: Right) -> None:
+    """Take a right in a queue away from a role.
+
+    The queue stays restricted, also without any grant: penstock queue open opens it.
+    """
+    with session.connect() as client:
+        revoked = client.revoke_queue(role_name, queue_name, right)
+    session.output.done(
+        f"role {role_name} may not {DOING[right]} queue {queue_name} any more"
+        if revoked
+        else f"role {role_name} had no right to {DOING[right]} queue {queue_name}",
+        name=queue_name,
+        role=role_name,
+        right=right,
+        revoked=revoked,
+    )
+
+
+@queue.command()
+@click.argument("queue_name", metavar="QUEUE", required=False, shell_complete=complete_queue)
+@with_session
+def grants(session: Session, queue_name: str | None) -> None:
+    """List which role has which right, in a queue or in all."""
+    with session.connect() as client:
+        found = client.list_grants(queue_name)
+        restricted = [each.name for each in client.list_queues() if each.restricted]
+    if session.as_json:
+        session.output.json([facts(each) for each in found])
+        return
+    without = sorted(set(restricted) - {each.queue_name for each in found})
+    shown: list[tuple[Any, ...]] = [
+        (each.queue_name, each.role_name, each.right, None if each.role_exists else "there is no such role")
+        for each in found
+    ]
+    shown += [
+        (name, None, None, "restricted, for administrators only")
+        for name in without
+        if queue_name in (None, name)
+    ]
+    session.output.table(
+        GRANT_HEADINGS,
+        sorted(shown, key=lambda row: row[0]),
+        empty="No grants: every queue is open to all roles of Penstock."
+        if queue_name is None
+        else f"No grants: queue {queue_name} is open to all roles of Penstock.",
+    )
+
+
+@queue.command("open")
+@queue_argument
+@yes_option
+@with_session
+def open_(session: Session, queue_name: str, yes: bool) -> None:
+    """Forget all grants of a queue: it is open again."""
+    with session.connect() as client:
+        there = len(client.list_grants(queue_name))
+        if there:
+            confirm(f"Open queue {queue_name} to all roles, and forget {count(there, 'grant')}?", yes=yes)
+        client.open_queue(queue_name)
+    session.output.done(f"queue {queue_name} is open", name=queue_name, restricted=False)
+
+
 def settings_of(client: Api, queue_name: str) -> QueueSettings:
     for found in client.list_queues():
         if found.name == queue_name:
@@ -222,6 +323,7 @@ def _shown(found: QueueSettings, counts: QueueStatistics) -> dict[str, Any]:
         "name": found.name,
         "topic": found.topic_name,
         "state": f"paused since {moment(found.paused_at)}" if found.paused_at else "active",
+        "rights": "restricted: penstock queue grants" if found.restricted else "open to all roles",
         "created": found.created_at,
     }
     if found.exclusive:
@@ -254,13 +356,10 @@ def _shown_settings(found: QueueSettings) -> dict[str, Any]:
     return shown
 
 
-def _row(found: QueueSettings, counts: QueueStatistics) -> tuple[Any, ...]:
-    return (
-        found.name,
-        found.topic_name,
-        counts.pending_count,
-        counts.processing_count,
-        counts.dead_count,
-        age(counts.oldest_pending_seconds),
-        "paused" if found.paused_at else "active",
-    )
+def _row(found: QueueSettings, counts: QueueStatistics | None) -> tuple[Any, ...]:
+    """Without counts where this role may publish to the queue, but not count its messages."""
+    counted: tuple[Any, ...] = (None, None, None, None)
+    if counts is not None:
+        oldest = age(counts.oldest_pending_seconds)
+        counted = (counts.pending_count, counts.processing_count, counts.dead_count, oldest)
+    return (found.name, found.topic_name, *counted, "paused" if found.paused_at else "active")

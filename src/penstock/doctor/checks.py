@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from . import installation, queues, server, tasks, upkeep, vacuum
+from . import installation, queues, roles, server, tasks, upkeep, vacuum
 from .facts import Facts, NotKnown
 from .findings import Finding, Limits
 
@@ -29,6 +29,7 @@ CHECKS = (
         installation.postgresql,
     ),
     Check("privileges", "whether this role may see all that is looked at", installation.privileges),
+    Check("roles", "what this role may do, and which roles it lacks for what", roles.roles),
     Check("pooler", "whether PgBouncer or its like is in between", installation.pooler),
     Check("clock", "clocks that differ, and a clock of the queues that was moved", installation.clock),
     Check("connections", "connections near a limit", server.connections),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypeVar
 
+from penstock.calls import RoleHeld
 from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
@@ -17,7 +18,7 @@ from penstock.diagnoses import (
     TableDiagnosis,
 )
 from penstock.errors import SchemaError
-from penstock.models import ListedSchedule, ListedWorker
+from penstock.models import ListedSchedule, ListedWorker, QueueGrant
 from penstock.schema import SchemaVersion
 
 __all__ = ["ClockReading", "Facts", "NotKnown", "Pooling", "known"]
@@ -64,6 +65,8 @@ class Facts:
     errors: Sequence[ErrorDiagnosis] | NotKnown
     workers: Sequence[ListedWorker] | NotKnown
     schedules: Sequence[ListedSchedule] | NotKnown
+    roles: Sequence[RoleHeld] | NotKnown
+    grants: Sequence[QueueGrant] | NotKnown
 
     @property
     def now(self) -> datetime:

@@ -51,6 +51,8 @@ def gather(
     errors = source.ask(calls.diagnose_errors())
     workers = source.ask(calls.list_workers())
     schedules = source.ask(calls.list_schedules())
+    roles = source.ask(calls.roles_held())
+    grants = source.ask(calls.list_grants())
     return Facts(
         database=presence.database,
         role=presence.role,
@@ -67,6 +69,8 @@ def gather(
         errors=errors,
         workers=workers,
         schedules=schedules,
+        roles=roles,
+        grants=grants,
     )
 
 

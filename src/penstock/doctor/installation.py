@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from penstock.errors import SchemaError, SchemaMissing, SchemaTooNew
 from penstock.version import __version__
-from penstock.wording import age
+from penstock.wording import age, count
 
 from .facts import Facts, NotKnown, known
-from .findings import Finding, Limits, identifier, ok
+from .findings import Finding, Limits, identifier, ok, shell
 
 __all__ = ["clock", "pooler", "postgresql", "privileges", "schema"]
 
@@ -96,6 +96,18 @@ def privileges(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         )
     if engine is None:
         known(facts.engine)
+        return
+    hidden = engine.queue_count - len(known(facts.queues))
+    if hidden > 0:
+        yield Finding(
+            "privileges",
+            "unknown",
+            facts.role,
+            f"{hidden} of {count(engine.queue_count, 'queue')} cannot be checked: restricted, and this role "
+            "has no right to view.",
+            "Run it as a role with penstock_admin, or grant the right for each:",
+            shell("penstock", "queue", "grant", facts.role, "QUEUE", "view"),
+        )
     elif server.sees_all_sessions:
         yield ok("privileges", f"{facts.role} sees all of it.")
 

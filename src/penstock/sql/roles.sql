@@ -46,7 +46,6 @@ declare
         ['get_message',                     'penstock_viewer'],
         ['explain_delivery',                'penstock_viewer'],
         ['list_groups',                     'penstock_viewer'],
-        ['list_schedules',                  'penstock_viewer'],
         ['list_workers',                    'penstock_viewer'],
         ['diagnose_server',                  'penstock_viewer'],
         ['diagnose_holders',                 'penstock_viewer'],
@@ -72,6 +71,10 @@ declare
         ['cleanup_topic_messages',          'penstock_admin'],
         ['cleanup_expired_exclusive_queues', 'penstock_admin'],
         ['raise_floor',                     'penstock_admin'],
+        ['grant_queue',                     'penstock_admin'],
+        ['revoke_queue',                    'penstock_admin'],
+        ['open_queue',                      'penstock_admin'],
+        ['list_grants',                     'penstock_admin'],
         ['delete_group',                    'penstock_admin'],
         ['pause_schedule',                  'penstock_admin'],
         ['resume_schedule',                 'penstock_admin'],
@@ -81,6 +84,15 @@ declare
         -- a task brings its queue with it, on the side that sends and on the side that works
         ['declare_queue',                   'penstock_publisher'],
         ['declare_queue',                   'penstock_consumer'],
+        ['queue_difference',                'penstock_publisher'],
+        ['queue_difference',                'penstock_consumer'],
+
+        -- a publisher waits for results, and keeps the schedules of its periodic tasks
+        ['get_result',                      'penstock_publisher'],
+        ['get_result',                      'penstock_viewer'],
+        ['list_schedules',                  'penstock_publisher'],
+        ['list_schedules',                  'penstock_viewer'],
+
         ['done_channel',                    'penstock_publisher'],
         ['done_channel',                    'penstock_consumer'],
         ['done_channel',                    'penstock_viewer'],

@@ -11,7 +11,7 @@ import msgspec
 from penstock._async import waiting as awaited
 from penstock._sync import waiting as blocking
 from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError
-from penstock.models import MessageDetails
+from penstock.models import MessageDetails, MessageResult
 from penstock.payloads import UNREADABLE, fault_of, harmless
 from penstock.values import Duration, interval
 
@@ -28,7 +28,7 @@ R_co = TypeVar("R_co", covariant=True)
 class TaskFailed(PenstockError):  # noqa: N818
     """The task has failed for good: it is among the dead letters."""
 
-    def __init__(self, message: str, details: MessageDetails) -> None:
+    def __init__(self, message: str, details: MessageResult) -> None:
         super().__init__(message)
         self.details = details
 
@@ -87,7 +87,7 @@ class Handle(Generic[R_co]):
             )
         return None if timeout is None else interval("timeout", timeout)
 
-    def _outcome(self, details: MessageDetails | None) -> R_co:
+    def _outcome(self, details: MessageResult | None) -> R_co:
         if details is None:
             raise TimeoutError(f"{self!r} is not done yet")
         if details.state == "dead":

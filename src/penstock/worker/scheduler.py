@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from penstock._async.client import AsyncClient
 from penstock.concurrency import now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
+from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, PermissionDenied
 from penstock.models import ListedSchedule
 from penstock.tasks.periodic import Cron, Every, Periodic, times_of
 from penstock.values import Backoff
@@ -29,6 +29,7 @@ LOOK_SECONDS = 10.0
 # Clocks drift apart.
 MEASURE_SECONDS = 60.0
 FIRST_PAUSE_SECONDS = 0.5
+INSUFFICIENT_PRIVILEGE = "42501"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,9 @@ class Scheduler:
         listed = await self._list()
         if missing := self._to_put | (self._periodics.keys() - listed.keys()):
             for name in sorted(missing):
-                await self._guarded(name, partial(self._put, self._periodics[name]))
+                await self._guarded(
+                    name, partial(self._put_or_follow, self._periodics[name], is_listed=name in listed)
+                )
             listed = await self._list()
         if self._is_away:
             self._is_away = False
@@ -90,6 +93,16 @@ class Scheduler:
             for schedule in await self._client.list_schedules()
             if schedule.name in self._periodics
         }
+
+    async def _put_or_follow(self, periodic: Periodic, *, is_listed: bool) -> None:
+        """Put it as it is in the code; where this role may not change it, follow what the database has."""
+        try:
+            await self._put(periodic)
+        except PermissionDenied as exc:
+            if not is_listed:
+                raise
+            self._to_put.discard(periodic.name)
+            logger.error("periodic task %s stays as it was: %s (%s)", periodic.name, exc, exc.hint)
 
     async def _put(self, periodic: Periodic) -> None:
         await self._client.put_schedule(
@@ -154,7 +167,9 @@ class Scheduler:
 
     def _away(self, exc: Exception) -> None:
         """Nothing can be done now; said once."""
-        if not self._is_away:
+        if not self._is_away and getattr(exc, "sqlstate", None) == INSUFFICIENT_PRIVILEGE:
+            logger.error("periodic tasks need a role with penstock_publisher: %s", exc)
+        elif not self._is_away:
             logger.warning("periodic tasks wait for the database: %s", exc)
         self._is_away = True
         # It may be another server when it is back.

@@ -14,7 +14,7 @@ import pytest
 
 from penstock import Client, GroupProgress, InvalidArgument, ListedWorker, QueueNotFound
 from tests.client.conftest import Clock
-from tests.sql.engine import Engine
+from tests.sql.engine import Engine, fingerprint
 
 WORKER = "w"
 FIRST = datetime(2030, 1, 1, 12, tzinfo=UTC)
@@ -160,8 +160,8 @@ def test_workers(client: Client, clock18: Clock) -> None:
     assert client.beat_worker(WORKER, held=2, running=[{"task": "t"}], stopping=False) is True
     (worker,) = client.list_workers()
     assert worker == ListedWorker(
-        WORKER, "host", 7, "1.0", ("a", "ü"), (), 4, worker.started_at, worker.seen_at, True, False, 2,
-        [{"task": "t"}],
+        fingerprint(WORKER), "host", 7, "1.0", ("a", "ü"), (), 4, worker.started_at, worker.seen_at, True,
+        False, 2, [{"task": "t"}],
     )  # fmt: skip
     assert worker.started_at.tzinfo is worker.seen_at.tzinfo is UTC
     clock18.advance(31)

@@ -138,22 +138,32 @@ end
 $$;
 comment on function penstock._unknown_queue(text) is 'Raises the error for a queue that is not there, or whose keep-alive has ended.';
 
-create or replace function penstock._queue_id(queue_name text) returns int
+-- needed: a right of _granted(), which the caller must have where the queue is restricted; null for what administrators do.
+create or replace function penstock._queue_id(queue_name text, needed text default null) returns int
 language plpgsql
 as $$
 declare
     queue_id int;
+    is_denied boolean;
 begin
-    select q.id into queue_id
+    select
+        q.id,
+        needed is not null and q.publishers is not null
+            and not penstock._may(penstock._granted(q.publishers, q.consumers, q.viewers, needed))
+    into queue_id, is_denied
     from penstock.queues q
     where q.name = queue_name and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock());
     if not found then
         perform penstock._unknown_queue(queue_name);
     end if;
+    if is_denied then
+        perform penstock._denied(queue_name, needed);
+    end if;
     return queue_id;
 end
 $$;
-comment on function penstock._queue_id(text) is 'The id of a queue by its name; an error where there is none.';
+comment on function penstock._queue_id(text, text) is
+    'The id of a queue by its name; an error where there is none, or where the caller has not the right that is needed.';
 
 create or replace function penstock._bad_cursor(after text) returns void
 language sql

@@ -10,7 +10,7 @@ set jit = off
 as $$
 #variable_conflict use_variable
 declare
-    queue int := penstock._queue_id(queue_name);
+    queue int := penstock._queue_id(queue_name, 'publish');
     ranks bigint[];
     key text;
     is_large boolean;
@@ -47,7 +47,7 @@ begin
 end
 $$;
 comment on function penstock.cancel_message(text, bigint) is
-    'Takes a message out of a queue before it is delivered; false where it is not waiting there. In a long backlog it looks through the index of what waits.';
+    'Takes a message out of a queue before it is delivered; false where it is not waiting there. A caller that may publish to the queue may cancel any message of it. In a long backlog it looks through the index of what waits.';
 
 create or replace function penstock._purge_queue(queue_id int) returns bigint
 language plpgsql

@@ -47,6 +47,7 @@ declare
     pooled boolean;
     has_aside boolean;
     has_lines boolean;
+    is_denied boolean;
     rows tid[];
     got int;
 begin
@@ -58,11 +59,14 @@ begin
     select
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
         q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null,
-        q.tenant_max_active is not null
-    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside, has_lines
+        q.tenant_max_active is not null, q.consumers is not null and not penstock._may(q.consumers)
+    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside, has_lines, is_denied
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= at then
         perform penstock._unknown_queue(queue_name);
+    end if;
+    if is_denied then
+        perform penstock._denied(queue_name, 'consume');
     end if;
     if paused is not null then
         return;

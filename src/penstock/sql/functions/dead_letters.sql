@@ -47,7 +47,7 @@ begin
         end if;
     end if;
     if queue_name is not null then
-        only_queue := penstock._queue_id(queue_name);
+        only_queue := penstock._queue_id(queue_name, 'view');
     end if;
     if page_size is not null then
         perform penstock._check_range('page_size', page_size, 1, 100000);
@@ -64,7 +64,7 @@ begin
                 where d.sweep_queue_id = q.id and d.moved_at <= before and (d.moved_at, d.id, d.queue_id) < (before, after_id, after_queue)
                 order by d.moved_at desc, d.id desc limit page_size
             ) n
-            where only_queue is null or q.id = only_queue
+            where (only_queue is null or q.id = only_queue) and (q.viewers is null or penstock._may(q.viewers))
             order by n.moved_at desc, n.id desc, q.id desc
             limit page_size
         ) k
@@ -80,6 +80,7 @@ begin
         select d.queue_id, d.id, q.name from penstock.dead d
         join penstock.queues q on q.id = d.queue_id
         where (d.queue_id, d.id) > (after_queue, after_id) and (only_queue is null or d.queue_id = only_queue)
+            and (q.viewers is null or penstock._may(q.viewers))
         order by d.queue_id, d.id
         limit page_size
     ) k

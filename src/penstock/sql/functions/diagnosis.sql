@@ -390,7 +390,11 @@ declare
 begin
     -- The first one is planned, and the planner looks at blocks as well: those are not to be counted.
     perform penstock._probe_head(-1, 0, 0, 0, until);
-    for queue in select q.id, q.name, q.paused_at from penstock.queues q order by q.name loop
+    for queue in
+        select q.id, q.name, q.paused_at from penstock.queues q
+        where q.publishers is null or penstock._may(q.consumers || q.viewers)
+        order by q.name
+    loop
         return next penstock._diagnose_queue(queue.id, queue.name, queue.paused_at, at, until);
     end loop;
 end
@@ -416,6 +420,7 @@ as $$
         group by d.reason, d.error
         order by 3 desc, 4 desc limit 3
     ) e
+    where q.viewers is null or penstock._may(q.viewers)
     order by q.name, e.dead_count desc, e.last_at desc
 $$;
 comment on function penstock.diagnose_errors() is

@@ -5,6 +5,12 @@ language sql immutable
 as $$ select case when split_part(after, ' ', 1) = state then string_to_array(after, ' ') end $$;
 comment on function penstock._cursor(text, text) is 'The parts of a cursor of list_messages(), where it stands in that state.';
 
+-- Tokens are secrets: a role that looks must not be able to settle. A worker that renews its token appends a number.
+create or replace function penstock._fingerprint(token text) returns text
+language sql immutable
+as $$ select left(md5(regexp_replace(token, '-[0-9]+$', '')), 8) $$;
+comment on function penstock._fingerprint(text) is 'What is shown of a token: enough to tell consumers apart, and to find a worker.';
+
 -- States in a fixed order, each in the order of an index, so that a page costs what it shows.
 create or replace function penstock.list_messages(queue_name text, state text default null, page_size int default 100, after text default null) returns setof penstock.listed_message
 language plpgsql stable security definer
@@ -14,7 +20,7 @@ as $$
 #variable_conflict use_variable
 declare
     states constant text[] := '{active,ready,waiting,scheduled,dead,done}';
-    queue int := penstock._queue_id(queue_name);
+    queue int := penstock._queue_id(queue_name, 'view');
     missing int := page_size;
     ranks bigint[];
     from_rank bigint;
@@ -40,7 +46,7 @@ begin
         when 'active' then
             return query
             select
-                a.id, 'active', a.priority::int, nullif(a.tenant, ''), a.attempts, a.published_at, null::timestamptz, a.vt, a.token,
+                a.id, 'active', a.priority::int, nullif(a.tenant, ''), a.attempts, a.published_at, null::timestamptz, a.vt, penstock._fingerprint(a.token),
                 null::text, null::timestamptz, null::timestamptz, 'active ' || a.id
             from penstock.active a
             where a.queue_id = queue and a.id > coalesce(key[2]::bigint, 0) order by a.id limit missing;
@@ -96,7 +102,7 @@ begin
             return query
             select
                 d.id, 'done', d.priority::int, nullif(d.tenant, ''), d.attempts, d.published_at, null::timestamptz, null::timestamptz,
-                d.token, null::text, null::timestamptz, d.completed_at, 'done ' || d.id
+                penstock._fingerprint(d.token), null::text, null::timestamptz, d.completed_at, 'done ' || d.id
             from penstock.done d
             where d.queue_id = queue and d.id > coalesce(key[2]::bigint, 0) order by d.id limit missing;
             get diagnostics got = row_count;
@@ -110,12 +116,11 @@ comment on function penstock.list_messages(text, text, int, text) is
 
 -- In the order in which messages move, so that one that moves meanwhile is not missed. Volatile for the same reason:
 -- each look takes a fresh snapshot.
-create or replace function penstock._find_message(queue_name text, message_id bigint) returns setof penstock.message_details
+create or replace function penstock._message(queue int, message_id bigint, with_payload boolean) returns penstock.message_details
 language plpgsql volatile
 as $$
 #variable_conflict use_variable
 declare
-    queue int := penstock._queue_id(queue_name);
     m penstock.message_details;
     is_large boolean;
     ranks bigint[];
@@ -137,34 +142,34 @@ begin
             if found then m.state := 'ready'; exit; end if;
         end loop;
         exit when m.state is not null;
-        select a.priority, a.tenant, a.attempts, a.published_at, a.expires_at, a.vt, a.claimed_at, a.token, a.dedup_key, a.errors, a.headers, a.payload, a.body, a.large
-        into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.vt, m.claimed_at, m.consumer_token, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
+        select a.priority, a.tenant, a.attempts, a.published_at, a.expires_at, a.vt, a.claimed_at, penstock._fingerprint(a.token), a.dedup_key, a.errors, a.headers, a.payload, a.body, a.large
+        into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.vt, m.claimed_at, m.consumer, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
         from penstock.active a where a.queue_id = queue and a.id = message_id;
         if found then m.state := 'active'; exit; end if;
         select d.priority, d.tenant, d.attempts, d.published_at, d.expires_at, d.dedup_key, d.reason, d.last_error, d.errors, d.moved_at, d.headers, d.payload, d.body, d.large
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.dedup_key, m.reason, m.last_error, m.errors, m.moved_at, m.headers, m.payload, m.body, is_large
         from penstock.dead d where d.queue_id = queue and d.id = message_id;
         if found then m.state := 'dead'; exit; end if;
-        select d.priority, d.tenant, d.attempts, d.published_at, d.claimed_at, d.token, d.errors, d.completed_at, d.result, d.headers, d.payload, d.body
-        into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.claimed_at, m.consumer_token, m.errors, m.completed_at, m.result, m.headers, m.payload, m.body
+        select d.priority, d.tenant, d.attempts, d.published_at, d.claimed_at, penstock._fingerprint(d.token), d.errors, d.completed_at, d.result, d.headers, d.payload, d.body
+        into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.claimed_at, m.consumer, m.errors, m.completed_at, m.result, m.headers, m.payload, m.body
         from penstock.done d where d.queue_id = queue and d.id = message_id;
         if found then m.state := 'done'; exit; end if;
         -- It may have gone back in between, by a nack or a requeue: look once more.
     end loop;
     if m.state is null then
-        return;
+        return null;
     end if;
     m.message_id := message_id;
-    m.queue_name := queue_name;
+    select q.name into m.queue_name from penstock.queues q where q.id = queue;
     m.tenant := nullif(m.tenant, '');
-    if is_large then
+    if is_large and with_payload then
         select p.payload, p.body into m.payload, m.body from penstock.payloads p where p.id = message_id;
     end if;
-    return next m;
+    return m;
 end
 $$;
-comment on function penstock._find_message(text, bigint) is
-    'One message of a queue, in whatever state it is. Nothing of it is read yet that may be unreadable.';
+comment on function penstock._message(int, bigint, boolean) is
+    'A message in whatever state it is; null where it is unknown. Without with_payload a payload over 1500 bytes is left out. Nothing of it is read yet that may be unreadable.';
 
 create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
 language plpgsql volatile security definer
@@ -173,10 +178,9 @@ set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set j
 as $$
 #variable_conflict use_variable
 declare
-    m penstock.message_details;
+    m penstock.message_details := penstock._message(penstock._queue_id(queue_name, 'view'), message_id, true);
 begin
-    select f.* into m from penstock._find_message(queue_name, message_id) f;
-    if not found then
+    if m.state is null then
         return;
     end if;
     m.payload := penstock._readable(m.payload);
@@ -189,7 +193,28 @@ begin
 end
 $$;
 comment on function penstock.get_message(text, bigint) is
-    'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is gone once the message is done. In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
+    'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is gone once the message is done. consumer: a fingerprint of the token that holds it, or held it when it was done; the same as in list_workers(). In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
+
+create or replace function penstock.get_result(queue_name text, message_id bigint) returns setof penstock.message_result
+language plpgsql volatile security definer
+set search_path = pg_catalog, penstock, pg_temp
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    m penstock.message_details := penstock._message(penstock._queue_id(queue_name, 'result'), message_id, false);
+begin
+    if m.state is null then
+        return;
+    end if;
+    m.errors := penstock._readable_errors(m.errors);
+    return query
+    select
+        m.message_id, m.queue_name, m.state, m.delivery_attempts, m.reason, m.errors -> -1 ->> 'error', m.errors, m.moved_at, m.completed_at,
+        penstock._readable(m.result);
+end
+$$;
+comment on function penstock.get_result(text, bigint) is
+    'What became of a message: its state, its result where it is done, its errors; neither payload nor headers. No row where it is unknown or not kept any more. For the role that publishes and waits for results.';
 
 create or replace function penstock._others(n bigint) returns text
 language sql immutable
@@ -361,12 +386,11 @@ as $$
 #variable_conflict use_variable
 declare
     at timestamptz := penstock.clock();
-    queue int := penstock._queue_id(queue_name);
-    m penstock.message_details;
+    queue int := penstock._queue_id(queue_name, 'view');
+    m penstock.message_details := penstock._message(queue, message_id, false);
     q penstock.queues;
     pause_note text := '';
 begin
-    select f.* into m from penstock._find_message(queue_name, message_id) f;
     m.last_error := penstock._readable_errors(m.errors) -> -1 ->> 'error';
     select x.* into q from penstock.queues x where x.id = queue;
     if q.paused_at is not null then
@@ -381,8 +405,8 @@ begin
         end || pause_note;
     when 'active' then
         return case
-            when m.vt <= at then format('the lease of %s ran out at %s: the next consume or maintain() takes it back (attempt %s)', m.consumer_token, date_trunc('second', m.vt), m.delivery_attempts)
-            else format('leased by %s until %s (attempt %s)', m.consumer_token, date_trunc('second', m.vt), m.delivery_attempts)
+            when m.vt <= at then format('the lease of consumer %s ran out at %s: the next consume or maintain() takes it back (attempt %s)', m.consumer, date_trunc('second', m.vt), m.delivery_attempts)
+            else format('leased by consumer %s until %s (attempt %s)', m.consumer, date_trunc('second', m.vt), m.delivery_attempts)
         end;
     when 'dead' then
         return format('dead since %s because %s, after %s attempts; last error: %s', date_trunc('second', m.moved_at),

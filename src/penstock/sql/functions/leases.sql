@@ -9,7 +9,7 @@ set jit = off
 as $$
 #variable_conflict use_variable
 declare
-    queue int := penstock._queue_id(queue_name);
+    queue int := penstock._queue_id(queue_name, 'consume');
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
 begin
@@ -64,10 +64,12 @@ declare
 begin
     perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
     if queue_names is not null then
-        perform penstock._queue_id(n) from unnest(queue_names) n;
+        perform penstock._queue_id(n, 'consume') from unnest(queue_names) n;
     end if;
     for queue in
-        select q.id from penstock.queues q where queue_names is null or q.name = any(queue_names) order by q.id
+        select q.id from penstock.queues q
+        where (queue_names is null or q.name = any(queue_names)) and (q.consumers is null or penstock._may(q.consumers))
+        order by q.id
     loop
         select penstock._sweep_from(at, f.swept_to, f.swept_all_at) into since
         from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;

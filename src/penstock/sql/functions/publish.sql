@@ -26,24 +26,29 @@ as $$
 declare
     topic int;
     queue_ids int[];
+    has_restricted boolean;
 begin
     select t.id into topic from penstock.topics t where t.name = topic_name;
     if not found then
         perform penstock._unknown_topic(topic_name);
     end if;
-    queue_ids := array(
-        select q.id from penstock.queues q
+    select array_agg(x.id), bool_or(x.is_restricted) into queue_ids, has_restricted
+    from (
+        select q.id, q.publishers is not null as is_restricted from penstock.queues q
         where q.topic_id = topic and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
         order by q.id
-    );
+    ) x;
+    if has_restricted then
+        perform penstock._deny_topic(topic);
+    end if;
     return query select unnest(penstock._publish(
-        null, queue_ids, payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+        null, coalesce(queue_ids, '{}'), payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
         deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
     ));
 end
 $$;
 comment on function penstock.publish_messages(text, jsonb[], timestamptz, int, text, jsonb, int, bytea[], text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
-    'Publishes messages to a topic: each of its queues gets them all. Returns their ids in order. An option holds for all messages, or is given for each in the array of that option, where a null element means the common value. A message is JSON (payloads) or bytes (bodies).';
+    'Publishes messages to a topic: each of its queues gets them all; the caller needs the right to publish to each that is restricted. Returns their ids in order. An option holds for all messages, or is given for each in the array of that option, where a null element means the common value. A message is JSON (payloads) or bytes (bodies).';
 
 create or replace function penstock.send_messages(
     queue_name text,
@@ -81,6 +86,7 @@ declare
     kept_until timestamptz;
     plain_tops bigint[];
     cap int;
+    is_denied boolean;
     last_rank bigint;
 begin
     -- What most sends are, with the fewest statements: small payloads that have all options in common, of one tenant or into a
@@ -93,11 +99,16 @@ begin
         if pg_column_size(payloads) > 1500 then
             select max(pg_column_size(p)) into largest from unnest(payloads) p;
         end if;
-        select q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops, q.tenant_max_active
-        into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops, cap
+        select
+            q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops, q.tenant_max_active,
+            q.publishers is not null and not penstock._may(q.publishers)
+        into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops, cap, is_denied
         from penstock.queues q where q.name = queue_name;
         if not found or kept_until <= at then
             perform penstock._unknown_queue(queue_name);
+        end if;
+        if is_denied then
+            perform penstock._denied(queue_name, 'publish');
         end if;
         -- As text 1500 bytes have less than 15 MB (see _text_bytes). A queue with a lower limit has them measured.
         if payload_limit < 15000000 then
@@ -186,7 +197,7 @@ begin
         end if;
     end if;
     return query select unnest(penstock._publish(
-        queue_name, array[penstock._queue_id(queue_name)], payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+        queue_name, array[penstock._queue_id(queue_name, 'publish')], payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
         deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
     ));
 end

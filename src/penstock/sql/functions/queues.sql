@@ -62,7 +62,7 @@ comment on function penstock._from_one(int[]) is 'The same list with subscripts 
 create or replace function penstock._settings(q penstock.queues) returns jsonb
 language sql stable
 as $$
-    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at,quotas,plain_tops}'::text[]
+    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at,quotas,plain_tops,publishers,consumers,viewers}'::text[]
         || jsonb_build_object('topic_name', (select t.name from penstock.topics t where t.id = q.topic_id))
 $$;
 comment on function penstock._settings(penstock.queues) is 'The settings of a queue by which two definitions of it are compared.';
@@ -296,7 +296,7 @@ declare
 begin
     perform penstock._check_range('keep_alive_seconds', keep_alive_seconds, 1, 31536000);
     loop
-        queue := penstock._queue_id(queue_name);
+        queue := penstock._queue_id(queue_name, 'consume');
         update penstock.queues q set keep_alive_until = penstock.clock() + make_interval(secs => keep_alive_seconds)
         where q.id = queue and q.exclusive
         returning q.keep_alive_until into kept_until;
@@ -434,8 +434,9 @@ as $$
         q.id, q.name, t.name, q.exclusive, q.keep_alive_until, q.paused_at, q.created_at, q.max_delivery_attempts,
         q.visibility_timeout_seconds, q.visibility_backoff, q.retry_delays, q.message_ttl_seconds,
         q.retain_completed_seconds, q.retain_dead_seconds, q.max_payload_bytes, q.max_active, q.min_active,
-        q.priority_shares, q.tenant_max_active, q.notify
+        q.priority_shares, q.tenant_max_active, q.notify, q.publishers is not null
     from penstock.queues q left join penstock.topics t on t.id = q.topic_id
+    where q.publishers is null or penstock._may(q.publishers || q.consumers || q.viewers)
     order by q.name
 $$;
-comment on function penstock.list_queues() is 'All queues, by name, with their topic and every setting.';
+comment on function penstock.list_queues() is 'All queues that the caller has a right in, by name, with their topic and every setting. restricted: whether only granted roles may use it (grant_queue).';

@@ -46,7 +46,10 @@ as $$
 #variable_conflict use_variable
 declare
     in_force timestamptz;
+    before penstock.schedules;
+    may_redirect boolean;
 begin
+    perform penstock._require(queue_name, 'publish');
     select s.next_at into in_force from penstock.schedules s
     where s.name = name
         and (s.queue_name, s.payload, s.headers, s.priority, s.tenant, s.ttl_seconds, s.definition, s.missed)
@@ -64,19 +67,36 @@ begin
     if missed is null or missed not in ('skip', 'one', 'all') then
         perform penstock._invalid(format('missed must be skip, one or all, not %s', coalesce(missed, 'null')));
     end if;
-    insert into penstock.schedules as s
-        (name, queue_name, payload, headers, priority, tenant, ttl_seconds, definition, missed, next_at, created_at)
-    values (name, queue_name, payload, headers, priority, tenant, ttl_seconds, definition, missed, next_at, penstock.clock())
-    on conflict on constraint schedules_pkey do update set
-        queue_name = excluded.queue_name, payload = excluded.payload, headers = excluded.headers, priority = excluded.priority,
-        tenant = excluded.tenant, ttl_seconds = excluded.ttl_seconds, definition = excluded.definition, missed = excluded.missed,
-        next_at = case when s.definition = excluded.definition then s.next_at else excluded.next_at end
-    returning s.next_at into in_force;
-    return in_force;
+    may_redirect := penstock._is_admin();
+    -- A second time where another session put it meanwhile.
+    loop
+        insert into penstock.schedules as s
+            (name, queue_name, payload, headers, priority, tenant, ttl_seconds, definition, missed, next_at, created_at)
+        values (name, queue_name, payload, headers, priority, tenant, ttl_seconds, definition, missed, next_at, penstock.clock())
+        on conflict on constraint schedules_pkey do update set
+            queue_name = excluded.queue_name, payload = excluded.payload, headers = excluded.headers, priority = excluded.priority,
+            tenant = excluded.tenant, ttl_seconds = excluded.ttl_seconds, definition = excluded.definition, missed = excluded.missed,
+            next_at = case when s.definition = excluded.definition then s.next_at else excluded.next_at end
+        where may_redirect
+            or (s.queue_name, s.headers -> 'task') is not distinct from (excluded.queue_name, excluded.headers -> 'task')
+            or not exists (select from penstock.queues q where q.name = s.queue_name)
+        returning s.next_at into in_force;
+        if found then
+            return in_force;
+        end if;
+        select s.* into before from penstock.schedules s where s.name = name;
+        if found then
+            raise exception using
+                errcode = 'PN008',
+                message = format('schedule "%s" sends %sto queue "%s": only an administrator may have it send something else', name,
+                    coalesce(format('task "%s" ', before.headers ->> 'task'), ''), before.queue_name),
+                hint = 'delete_schedule() removes it: a worker that has it in its code puts it back as it is there.';
+        end if;
+    end loop;
 end
 $$;
 comment on function penstock.put_schedule(text, text, jsonb, jsonb, int, text, int, jsonb, text, timestamptz) is
-    'Makes a schedule, or changes it, and returns when it is due next: next_at, but where it exists with the same definition, what it has. definition: by what the caller computes its times. missed: what the caller does about times that nobody was there for: skip, one or all. It stays paused if it was.';
+    'Makes a schedule, or changes it, and returns when it is due next: next_at, but where it exists with the same definition, what it has. definition: by what the caller computes its times. missed: what the caller does about times that nobody was there for: skip, one or all. It stays paused if it was. The caller needs the right to publish to the queue; only an administrator may have an existing schedule send to another queue, or another task.';
 
 -- Who comes second finds another next_at, or the row locked by the first: either way it was sent.
 create or replace function penstock.advance_schedule(name text, expected timestamptz, next_at timestamptz, ticks timestamptz[]) returns setof bigint
@@ -107,6 +127,7 @@ begin
     if not found then
         return;
     end if;
+    perform penstock._require(due.queue_name, 'publish');
     if due.paused_at is not null then
         ticks := '{}';
     end if;
@@ -127,9 +148,8 @@ language plpgsql
 set timezone = 'UTC'
 as $$
 begin
-    return penstock.send_message(
-        due.queue_name, due.payload, priority => due.priority, tenant => due.tenant,
-        headers => coalesce(due.headers, '{}') || jsonb_build_object('tick', tick), ttl_seconds => due.ttl_seconds
+    return penstock._send(
+        due.queue_name, due.payload, coalesce(due.headers, '{}') || jsonb_build_object('tick', tick), due.priority, due.tenant, due.ttl_seconds
     );
 end
 $$;
@@ -195,6 +215,7 @@ as $$
         s.name, s.queue_name, s.payload, s.headers, s.priority, s.tenant, s.ttl_seconds, s.definition, s.missed, s.next_at, s.last_tick,
         s.paused_at, s.created_at
     from penstock.schedules s
+    where penstock._may_on(s.queue_name, 'result')
     order by s.name
 $$;
-comment on function penstock.list_schedules() is 'All schedules, by name: what they send, when next, and when they did last.';
+comment on function penstock.list_schedules() is 'All schedules of queues that the caller may publish to or look into, by name: what they send, when next, and when they did last.';

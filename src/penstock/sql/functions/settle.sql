@@ -31,6 +31,7 @@ declare
     queue_id int;
     keep boolean;
     capped boolean;
+    is_denied boolean;
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
     ids bigint[];
@@ -60,10 +61,15 @@ begin
         return query select penstock._ack_by_token(queue_name, message_ids, tokens, results);
         return;
     end if;
-    select q.id, q.retain_completed_seconds > 0, q.quotas is not null or q.tenant_max_active is not null
-    into queue_id, keep, capped from penstock.queues q where q.name = queue_name;
+    select
+        q.id, q.retain_completed_seconds > 0, q.quotas is not null or q.tenant_max_active is not null,
+        q.consumers is not null and not penstock._may(q.consumers)
+    into queue_id, keep, capped, is_denied from penstock.queues q where q.name = queue_name;
     if not found then
         perform penstock._unknown_queue(queue_name);
+    end if;
+    if is_denied then
+        perform penstock._denied(queue_name, 'consume');
     end if;
     if capped then
         perform penstock._lock_queue(queue_id);
@@ -126,7 +132,7 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    queue int := penstock._queue_id(queue_name);
+    queue int := penstock._queue_id(queue_name, 'consume');
     held record;
 begin
     if current_setting('server_version_num')::int < 170000 then
@@ -158,7 +164,7 @@ as $$
 declare
     held record;
 begin
-    perform penstock._lock_queue(penstock._queue_id(queue_name));
+    perform penstock._lock_queue(penstock._queue_id(queue_name, 'consume'));
     for held in
         select m.id, m.token, case when results is not null then array[m.result] end as results
         from unnest(message_ids, tokens, results) m(id, token, result)
@@ -318,7 +324,7 @@ set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set e
 set jit = off
 as $$
 declare
-    queue_id int := penstock._queue_id(queue_name);
+    queue_id int := penstock._queue_id(queue_name, 'consume');
 begin
     if delay_seconds is not null then
         perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
@@ -345,7 +351,7 @@ set jit = off
 as $$
 #variable_conflict use_variable
 declare
-    queue int := penstock._queue_id(queue_name);
+    queue int := penstock._queue_id(queue_name, 'consume');
     at timestamptz := penstock.clock();
     floor_ranks bigint[];
     fair boolean;
@@ -428,7 +434,7 @@ as $$
 #variable_conflict use_variable
 declare
     at timestamptz := penstock.clock();
-    queue int := penstock._queue_id(queue_name);
+    queue int := penstock._queue_id(queue_name, 'consume');
     gone record;
 begin
     if penstock._capped(queue) then

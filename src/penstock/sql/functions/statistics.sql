@@ -466,14 +466,17 @@ begin
     end if;
     perform penstock._check_range('top', top, 1, 1000);
     if queue_name is not null then
-        only_id := penstock._queue_id(queue_name);
+        only_id := penstock._queue_id(queue_name, 'count');
     end if;
     if completed_since is not null and breakdown is null then
         completed := penstock._completed_since(completed_since);
     end if;
     for queue in
         select only_id as id, queue_name as name where queue_name is not null
-        union all (select q.id, q.name from penstock.queues q where queue_name is null order by q.name)
+        union all (
+            select q.id, q.name from penstock.queues q
+            where queue_name is null and (q.publishers is null or penstock._may(q.consumers || q.viewers)) order by q.name
+        )
     loop
         if breakdown is null then
             return next penstock._statistics(

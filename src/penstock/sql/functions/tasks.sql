@@ -16,7 +16,11 @@ begin
     loop
         select q.* into queue from penstock.queues q
         where q.name = queue_name and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock());
-        if not found then
+        if found and not penstock._is_admin() then
+            perform penstock._require(queue_name, 'use');
+            return queue.id;
+        end if;
+        if queue.id is null then
             begin
                 return penstock.create_queue(
                     queue_name, max_delivery_attempts => 0, max_active => max_active, priority_shares => '{0,0,0,0}',
@@ -42,7 +46,33 @@ begin
 end
 $$;
 comment on function penstock.declare_queue(text, int, int) is
-    'The id of a queue for tasks. It is created where it is missing, without a limit of attempts, since workers know how many each task has, and with places (max_active) that all priorities share. On one that exists max_active is set where given, and retain_completed_seconds raised where given; all else stays as it is.';
+    'The id of a queue for tasks. It is created where it is missing, without a limit of attempts, since workers know how many each task has, and with places (max_active) that all priorities share. Of one that exists only an administrator changes anything: max_active is set where given, and retain_completed_seconds raised where given. For any other caller it stays as it is; queue_difference() tells.';
+
+create or replace function penstock.queue_difference(queue_name text, max_active int default null, retain_completed_seconds int default null) returns text
+language plpgsql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name, 'use');
+begin
+    return (
+        select nullif(concat_ws('; ',
+            case
+                when max_active is not null and nullif(max_active, 0) is distinct from q.max_active
+                    then format('max_active is %s, not %s', coalesce(q.max_active, 0), max_active)
+            end,
+            case
+                when retain_completed_seconds > q.retain_completed_seconds
+                    then format('retain_completed_seconds is %s, not %s', q.retain_completed_seconds, retain_completed_seconds)
+            end
+        ), '')
+        from penstock.queues q where q.id = queue
+    );
+end
+$$;
+comment on function penstock.queue_difference(text, int, int) is
+    'What declare_queue() with the same arguments would change, in words; null where all is as it should be.';
 
 -- The id of a member that was done before is acked by nobody, so a result is written once.
 create or replace function penstock.ack_tasks(
@@ -122,7 +152,7 @@ language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
 begin
-    perform penstock._queue_id(queue_name);
+    perform penstock._queue_id(queue_name, 'consume');
     if message_ids is null or cardinality(message_ids) > 100000 then
         perform penstock._invalid(format('message_ids must be 100000 at the most, not %s', coalesce(cardinality(message_ids)::text, 'null')));
     end if;

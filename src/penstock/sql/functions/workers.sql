@@ -90,13 +90,26 @@ language sql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
     select
-        w.token, w.hostname, w.pid, w.version, w.queues, w.tasks, w.concurrency, w.started_at, w.seen_at,
-        w.seen_at > penstock.clock() - interval '30 seconds', w.stopping, w.held, w.running
+        penstock._fingerprint(w.token), w.hostname, w.pid, w.version, seen.queues,
+        case when seen.queues = w.queues then w.tasks else '{}' end, w.concurrency, w.started_at, w.seen_at,
+        w.seen_at > penstock.clock() - interval '30 seconds', w.stopping, w.held,
+        case
+            when seen.queues = w.queues or jsonb_typeof(w.running) <> 'array' then w.running
+            else (
+                select coalesce(jsonb_agg(r.run order by r.n), '[]') from jsonb_array_elements(w.running) with ordinality r(run, n)
+                where r.run ->> 'queue' = any (seen.queues)
+            )
+        end
     from penstock.workers w
+    cross join lateral (
+        select coalesce(array_agg(x.name order by x.n), '{}') as queues from unnest(w.queues) with ordinality x(name, n)
+        where penstock._may_on(x.name, 'count')
+    ) seen
+    where seen.queues = w.queues or seen.queues <> '{}'
     order by w.started_at, w.token
 $$;
 comment on function penstock.list_workers() is
-    'Workers, the oldest first, with what each last told. is_alive: whether that was in the last 30 seconds.';
+    'Workers, the oldest first, with what each last told. is_alive: whether that was in the last 30 seconds. consumer: a fingerprint of its token. Of a worker that also works on queues that the caller may not count, those queues, their runs and the names of tasks are left out.';
 
 create or replace function penstock._forget_workers(before timestamptz) returns bigint
 language plpgsql

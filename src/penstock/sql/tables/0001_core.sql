@@ -29,10 +29,14 @@ create table penstock.queues (
     tenant_max_active int,
     notify boolean not null default true,
     quotas int[],
-    plain_tops bigint[]
+    plain_tops bigint[],
+    publishers text[],
+    consumers text[],
+    viewers text[],
+    check ((publishers is null) = (consumers is null) and (publishers is null) = (viewers is null))
 );
 create index queues_topic on penstock.queues (topic_id);
-comment on table penstock.queues is 'Queues and their settings. Read on every call, written only by create, alter, pause, resume and delete.';
+comment on table penstock.queues is 'Queues and their settings. Read on every call, written only by create, alter, pause, resume, grant and delete.';
 comment on column penstock.queues.max_delivery_attempts is
     'Deliveries before a message goes to the dead letters; 0: no limit.';
 comment on column penstock.queues.visibility_timeout_seconds is
@@ -61,6 +65,12 @@ comment on column penstock.queues.notify is
     'Whether a publish wakes waiting consumers by NOTIFY.';
 comment on column penstock.queues.quotas is
     'Not a setting: what max_active, min_active and priority_shares come to, the places of each priority; one number where all share them.';
+comment on column penstock.queues.publishers is
+    'Roles that may publish to the queue, by name (grant_queue). null: it is open. So are consumers and viewers.';
+comment on column penstock.queues.consumers is
+    'Roles that may consume from the queue.';
+comment on column penstock.queues.viewers is
+    'Roles that may look into the queue, payloads included.';
 comment on column penstock.queues.plain_tops is
     'Not a setting: null until the first message of a tenant, then the last rank of each priority that was handed out before.';
 
@@ -383,7 +393,7 @@ create type penstock.listed_message as (
     published_at timestamptz,
     due_at timestamptz,
     vt timestamptz,
-    consumer_token text,
+    consumer text,
     reason text,
     moved_at timestamptz,
     completed_at timestamptz,
@@ -401,7 +411,7 @@ create type penstock.message_details as (
     due_at timestamptz,
     vt timestamptz,
     claimed_at timestamptz,
-    consumer_token text,
+    consumer text,
     dedup_key text,
     reason text,
     last_error text,
@@ -412,6 +422,18 @@ create type penstock.message_details as (
     headers jsonb,
     payload jsonb,
     body bytea
+);
+create type penstock.message_result as (
+    message_id bigint,
+    queue_name text,
+    state text,
+    delivery_attempts int,
+    reason text,
+    last_error text,
+    errors jsonb,
+    moved_at timestamptz,
+    completed_at timestamptz,
+    result jsonb
 );
 create type penstock.queue_statistics as (
     queue_name text,
@@ -447,7 +469,14 @@ create type penstock.queue_settings as (
     min_active int,
     priority_shares int[],
     tenant_max_active int,
-    notify boolean
+    notify boolean,
+    restricted boolean
+);
+create type penstock.queue_grant as (
+    queue_name text,
+    role_name text,
+    queue_right text,
+    role_exists boolean
 );
 create type penstock.extended_lease as (
     message_id bigint,

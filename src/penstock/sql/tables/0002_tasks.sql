@@ -82,7 +82,7 @@ create type penstock.schedule as (
     created_at timestamptz
 );
 create type penstock.worker as (
-    token text,
+    consumer text,
     hostname text,
     pid int,
     version text,

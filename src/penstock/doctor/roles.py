@@ -1,0 +1,81 @@
+"""What the role of this connection may do, and which roles it lacks for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .facts import Facts, NotKnown, known
+from .findings import Finding, Limits, identifier, shell
+
+__all__ = ["roles"]
+
+# What each role is for, and what does not work without it.
+MAY = {
+    "penstock_publisher": "publish",
+    "penstock_consumer": "consume",
+    "penstock_viewer": "view",
+    "penstock_admin": "administer",
+}
+WITHOUT = {
+    "penstock_publisher": "cannot send messages or enqueue tasks, nor wait for results; a worker with this "
+    "role cannot run periodic tasks",
+    "penstock_consumer": "cannot consume: neither a worker nor `penstock maintain` can run with this role",
+    "penstock_viewer": "cannot look into queues: `penstock top`, `penstock queue list` and most checks of "
+    "doctor do not work",
+    "penstock_admin": "cannot create or change queues, grant rights or bring back dead letters; what the "
+    "code says of queues is not applied",
+}
+
+
+def roles(facts: Facts, _limits: Limits) -> Iterator[Finding]:
+    found = known(facts.roles)
+    held = [MAY[each.role] for each in found if each.is_held]
+    lacking = [each for each in found if not each.is_held]
+    if not held:
+        yield Finding(
+            "roles",
+            "warning",
+            facts.role,
+            "It has none of the roles of Penstock, and can do nothing.",
+            "Grant what it is for: penstock_publisher to send, penstock_consumer to work, penstock_admin to "
+            "change settings, penstock_viewer to look:",
+            _grant("penstock_viewer", facts.role),
+        )
+        return
+    yield Finding("roles", "ok", facts.role, f"It may {_listed(held)}.")
+    for each in lacking:
+        grant = _grant(each.role, facts.role)
+        there = "" if each.exists else " (not there: run penstock migrate as a role with CREATEROLE)"
+        yield Finding(
+            "roles",
+            "ok",
+            facts.role,
+            f"Without {each.role}{there} it {WITHOUT[each.role]}. If it should: {grant}",
+            command=grant,
+        )
+    yield from _dangling(facts)
+
+
+def _dangling(facts: Facts) -> Iterator[Finding]:
+    """Only an administrator sees grants."""
+    if isinstance(facts.grants, NotKnown):
+        return
+    for grant in facts.grants:
+        if not grant.role_exists:
+            yield Finding(
+                "roles",
+                "warning",
+                f"queue {grant.queue_name}",
+                f"Role {identifier(grant.role_name)} has the right to {grant.right}, but does not exist: it "
+                "was dropped or renamed. A new role of that name would have the right.",
+                "Take it away:",
+                shell("penstock", "queue", "revoke", grant.role_name, grant.queue_name, grant.right),
+            )
+
+
+def _grant(role: str, to: str) -> str:
+    return f"grant {role} to {identifier(to)};"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
