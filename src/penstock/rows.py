@@ -159,7 +159,7 @@ class Columns(Generic[T]):
 
 def _time(name: str) -> Column:
     # Python's end of time; PostgreSQL knows infinity, and years whose microseconds 64 bits do not hold.
-    is_late = f"{name} >= timestamptz '10000-01-01 00:00:00+00'"
+    is_late = f"{name} operator(pg_catalog.>=) pg_catalog.timestamptz '10000-01-01 00:00:00+00'"
     return Column((f"case when {is_late} then {INFINITY} else {epoch(name)} end",), moment)
 
 

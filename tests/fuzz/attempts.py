@@ -34,7 +34,7 @@ AFTERMATH = [
     "select penstock.pulse('after', 60)",
     "select penstock.nack_message(q.name, m.message_id, 'after', error => 'after')"
     " from penstock.queues q, penstock.list_messages(q.name, 'active') m"
-    " where m.consumer_token = 'after' and q.keep_alive_until is null",
+    " where m.consumer = penstock._fingerprint('after') and q.keep_alive_until is null",
 ]
 
 

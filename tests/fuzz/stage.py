@@ -96,6 +96,8 @@ USUAL = {
     "concurrency": "5",
     "queues": "array['plain', 'both']",
     "queue_names": "array['plain', 'both']",
+    "role_name": "'penstock_viewer'",
+    "queue_right": "'publish'",
     "tasks": "array['one', 'two']",
     "held": "1",
     "running": "'[]'",

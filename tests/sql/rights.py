@@ -60,6 +60,7 @@ CALLS: dict[str, Call] = {
     "ack_messages": Call("ack_messages('shut', '{2,3}', '{holder,other}')", _CONSUME),
     "nack_message": Call("nack_message('shut', 2, 'holder')", _CONSUME),
     "release_message": Call("release_message('shut', 2, 'holder')", _CONSUME),
+    "reject_unreadable_messages": Call("reject_unreadable_messages('shut')", _CONSUME),
     "reject_message": Call("reject_message('shut', 2, 'holder')", _CONSUME),
     "extend_message_vt": Call("extend_message_vt('shut', 2, 'holder', 5)", _CONSUME),
     "batch_extend_message_vt": Call("batch_extend_message_vt('shut', '{2}', 'holder', 5)", _CONSUME),

@@ -239,6 +239,7 @@ def test_statistics_count_each_state(engine: Engine, clock: Clock) -> None:
         "waiting_count": 0,
         "priority": None,
         "tenant": None,
+        "is_estimate": False,
     }
     engine.send_many("q", list(range(10)), priorities=[0, 1, 2, 3, 2] * 2)
     engine.send_many("q", [1, 2], deliver_after=engine.now() + timedelta(hours=1))

@@ -262,6 +262,7 @@ def test_by_tenant_1000_are_an_estimate(engine18: Engine, state: str, count: int
     engine18.send("q", tenant="other", priority=0)
     if state == "waiting":
         engine18.send("q", tenant="a")
+        let_in(engine18)
     later = engine18.now() + timedelta(hours=1) if state == "delayed" else None
     backlog(engine18, "q", {"a": count}, deliver_after=later)
     assert {row.is_estimate for row in by_tenant(engine18, "q").values()} == {is_estimate}

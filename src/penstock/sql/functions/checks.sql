@@ -56,7 +56,7 @@ comment on function penstock._check_list(text, anyarray) is 'Refuses an array of
 -- Clients receive JSON as text, and PostgreSQL writes no text of 1 GB or more. A number is written with all its digits: of
 -- 16 bytes as stored it may have 147,457. So a value of n bytes has less than 10,000 n bytes as text, and a small value
 -- need not be measured. The size is taken within an array: a value by itself may be compressed.
-create or replace function penstock._text_bytes(variadic "values" jsonb[]) returns bigint
+create or replace function penstock._text_bytes("values" jsonb[]) returns bigint
 language plpgsql
 as $$
 begin
@@ -75,7 +75,7 @@ declare
     size bigint;
 begin
     if pg_column_size(array[value]) > most / 10000 then
-        size := penstock._text_bytes(value);
+        size := penstock._text_bytes(array[value]);
         if size > most then
             raise exception using
                 errcode = 'PN005',

@@ -116,7 +116,7 @@ begin
                 longest := octet_length(payloads::text);
             end if;
             if longest is null or longest > payload_limit then
-                longest := penstock._text_bytes(variadic payloads);
+                longest := penstock._text_bytes(payloads);
             end if;
         end if;
         if (tenant is null or plain_tops is not null) and cap is null and payload_limit >= 1500 and largest <= 1500

@@ -385,7 +385,7 @@ begin
                 hint = 'Store it elsewhere and send a reference, or raise max_payload_bytes (256000000 at the most).';
         end if;
         if longest is null and coalesce(largest, inline_limit) > payload_limit / 10000 then
-            longest := coalesce(penstock._text_bytes(variadic coalesce(measured, payloads)), 0);
+            longest := coalesce(penstock._text_bytes(coalesce(measured, payloads)), 0);
         end if;
         if longest > payload_limit then
             raise exception using

@@ -100,7 +100,7 @@ set jit = off
 as $$
 #variable_conflict use_variable
 declare
-    queue int := penstock._queue_id(queue_name);
+    queue int := penstock._queue_id(queue_name, 'consume');
     candidate record;
     faults text[];
     found_error penstock.unreadable_message;
@@ -111,6 +111,8 @@ begin
     if penstock._capped(queue) then
         perform penstock._lock_queue(queue);
     end if;
+    -- What the claim let in was undone when it failed. It is let in here, and stays: else it would not be found in ready.
+    perform penstock._sweep_due(queue, penstock.clock(), true, batch_size);
     for candidate in
         select r.row, r.id
         from (select f.ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1) f
