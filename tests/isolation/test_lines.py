@@ -261,3 +261,15 @@ def test_explain_delivery_tells_what_happens_next(spec18: Spec) -> None:
     assert a.value("explain_delivery", "q", ids[2]) == (
         'waiting: tenant "quiet" has 2 of tenant_max_active 2 ready or active; next in line of its tenant'
     )
+
+
+def test_the_most_urgent_comes_first_also_among_tenants_that_are_new(spec18: Spec) -> None:
+    a = spec18.session()
+    queue(a)
+    for priority in (3, 2, 1, 0):
+        a.send("q", tenant=f"of priority {priority}", priority=priority)
+    order = [
+        spec18.look("select priority from penstock.active where id = %s", a.claim("q", 1)[0].id)
+        for _ in range(4)
+    ]
+    assert order == [[(0,)], [(1,)], [(2,)], [(3,)]]

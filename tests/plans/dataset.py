@@ -68,8 +68,8 @@ select
     q.id, q.id, %(base)s + 2 * %(rows)s + n, 2, true, %(base)s + %(rows)s, 0, false, clock_timestamp(),
     'new ' || n, '{"n": 1}'
 from penstock.queues q, generate_series(1, 10) n where q.name = 'seated';
-insert into penstock.line_checks (queue_id, seen_full, rank, made_at, tenant)
-select q.id, t.seen_full, %(base)s + %(rows)s, clock_timestamp(), t.tenant
+insert into penstock.line_checks (queue_id, seen_full, priority, rank, made_at, tenant)
+select q.id, t.seen_full, 2, %(base)s + %(rows)s, clock_timestamp(), t.tenant
 from penstock.queues q cross join (
     select false, 'new ' || n from generate_series(1, 10) n
     union all select true, chr(97 + n) from generate_series(0, 4) n

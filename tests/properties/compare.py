@@ -185,6 +185,7 @@ def check_statistics(model: Model, snapshot: Snapshot) -> None:
             "waiting_count": counted["waiting"],
             "priority": None,
             "tenant": None,
+            "is_estimate": False,
             "oldest_pending_seconds": oldest if oldest is None else pytest.approx(oldest),
         }
 

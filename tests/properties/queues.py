@@ -45,8 +45,8 @@ class Queue:
     turns: int = 0
     lines: set[str | None] = field(default_factory=set)
     """Tenants that have seats, free or held, after the last step: consume and maintain() give those."""
-    unseen: list[str | None] = field(default_factory=list)
-    """Lines in which a message came to wait, and nobody has looked whether it may come in."""
+    unseen: list[tuple[int, str | None]] = field(default_factory=list)
+    """Lines in which a message came to wait and no session has looked since, with the most urgent priority."""
 
     def state(self, *states: str) -> list[Message]:
         """The messages in a state, by id."""
@@ -146,12 +146,15 @@ class Queue:
 
     def look_at_new_lines(self, most: int, at: datetime) -> int:
         """What every consume does: so many of the checks that no session has looked at."""
-        chosen, self.unseen = self.unseen[:most], self.unseen[most:]
-        return sum(self.bring_in(tenant, self.free_seats(tenant), at) for tenant in set(chosen))
+        chosen = sorted(enumerate(self.unseen[:100]), key=lambda check: (check[1][0], check[0]))[:most]
+        positions = {n for n, _ in chosen}
+        self.unseen = [check for n, check in enumerate(self.unseen) if n not in positions]
+        tenants = {tenant for _, (_, tenant) in chosen}
+        return sum(self.bring_in(tenant, self.free_seats(tenant), at) for tenant in tenants)
 
-    def leave_checks(self, tenants: Iterable[str | None], *, unseen: bool = False) -> None:
-        new = {tenant for tenant in tenants if unseen or tenant not in self.lines}
-        self.unseen += sorted(new, key=lambda tenant: tenant or "")
+    def leave_checks(self, lines: dict[str | None, int], *, unseen: bool = False) -> None:
+        new = [tenant for tenant in lines if unseen or tenant not in self.lines]
+        self.unseen += [(lines[tenant], tenant) for tenant in sorted(new, key=lambda tenant: tenant or "")]
 
     def wait(self, message: Message, *, back: bool) -> None:
         self.turns += 1
@@ -191,18 +194,18 @@ class Queue:
 
     def enter(self, messages: Iterable[Message], kind: str) -> None:
         """Into ready, those that have a seat where one is needed; else aside."""
-        lined_up = set()
+        lined_up: dict[str | None, int] = {}
         for message in messages:
             if kind in UNDER_SNAPSHOT and self.fair:
                 self.wait(message, back=kind == "anywhere")
-                lined_up.add(message.tenant)
+                lined_up[message.tenant] = min(message.priority, lined_up.get(message.tenant, 3))
             elif self.cap is None or message.seated:
                 message.seated = self.cap is not None
                 self._to_ready(message, kind)
                 self.leave(message)
             else:
                 self.wait(message, back=kind == "back")
-                lined_up.add(message.tenant)
+                lined_up[message.tenant] = min(message.priority, lined_up.get(message.tenant, 3))
         self.leave_checks(lined_up, unseen=kind in UNDER_SNAPSHOT)
 
     def give_back(
@@ -297,7 +300,7 @@ class Queue:
                 message.seated = False
                 self.wait(message, back=message.attempts > 0)
         if self.cap != before[1]:
-            self.leave_checks((m.tenant for m in self.state("waiting")), unseen=True)
+            self.leave_checks({m.tenant: 0 for m in self.state("waiting")}, unseen=True)
 
     def heads(self) -> tuple[int | None, ...]:
         """The first rank of each priority, of what waits aside, of the places and seats."""

@@ -107,6 +107,7 @@ declare
     plain_tops bigint[];
     cap int;
     tenants text[];
+    priorities int[];
     seated boolean[];
     most int;
     name text;
@@ -116,8 +117,8 @@ declare
 begin
     select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops, q.tenant_max_active into most, name, wakes, plain_tops, cap
     from penstock.queues q where q.id = queue_id;
-    select array_agg(d.id), array_agg(d.tenant) into ids, tenants
-    from (select d.id, d.tenant from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) order by d.id) d;
+    select array_agg(d.id), array_agg(d.tenant), array_agg(d.priority) into ids, tenants, priorities
+    from (select d.id, d.tenant, d.priority from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) order by d.id) d;
     if floor_ranks is null and plain_tops is not null then
         seated := array_fill(false, array[cardinality(ids)]);
     elsif cap is not null then
@@ -170,7 +171,8 @@ begin
     select (select count(*) from gone), (select max(p.rank) from put p) into revived, top_rank;
     perform penstock._cover(top_rank);
     if seated is not null then
-        perform penstock._leave_checks(queue_id, array(select m.tenant from unnest(tenants, seated) m(tenant, seated) where not m.seated));
+        perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
+        from unnest(tenants, priorities, seated) m(tenant, priority, seated) where not m.seated;
     end if;
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);

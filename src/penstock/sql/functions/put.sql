@@ -34,7 +34,8 @@ begin
         if true = any (aside) then
             unseen := penstock._leave_checks(
                 queue_id,
-                array(select coalesce(x.tenant, tenant) from unnest(aside, tenants) x(waits, tenant) where x.waits)
+                array(select coalesce(x.tenant, tenant) from unnest(aside, tenants) with ordinality x(waits, tenant, n) where x.waits order by x.n),
+                array(select coalesce(x.priority, priority) from unnest(aside, priorities) with ordinality x(waits, priority, n) where x.waits order by x.n)
             );
         end if;
     end if;

@@ -212,6 +212,7 @@ declare
     places smallint[];
     seats text[];
     lined_up text[];
+    urgency int[];
     top_rank bigint;
 begin
     select coalesce(max_attempts, nullif(q.max_delivery_attempts, 0)), q.retry_delays, q.notify, q.name, q.plain_tops is not null
@@ -288,13 +289,14 @@ begin
         array_agg(j.place) filter (where j.place is not null),
         array_agg(j.tenant) filter (where j.seated and (j.reason is not null or j.delay > 0 or (fair and floor_ranks is null))),
         array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and fair and floor_ranks is null),
+        array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and fair and floor_ranks is null),
         (select max(r.rank) from returned r)
-    into moved, ready_id, keys, places, seats, lined_up, top_rank from judged j;
+    into moved, ready_id, keys, places, seats, lined_up, urgency, top_rank from judged j;
     if top_rank > last_id then
         perform penstock._cover(top_rank);
     end if;
     if lined_up is not null then
-        perform penstock._leave_checks(queue_id, lined_up);
+        perform penstock._leave_checks(queue_id, lined_up, urgency);
     end if;
     if places is not null or seats is not null then
         perform penstock._make_room(queue_id, places, seats);
@@ -359,6 +361,7 @@ declare
     place smallint;
     seat text;
     lined_up text;
+    urgency int;
     top_rank bigint;
     moved int;
 begin
@@ -401,8 +404,8 @@ begin
     )
     select
         count(*), min(g.place), min(g.tenant) filter (where g.seated and (delay_seconds > 0 or (fair and floor_ranks is null))),
-        min(g.tenant) filter (where delay_seconds = 0 and fair and floor_ranks is null), (select r.rank from returned r)
-    into moved, place, seat, lined_up, top_rank from gone g;
+        min(g.tenant) filter (where delay_seconds = 0 and fair and floor_ranks is null), min(g.priority), (select r.rank from returned r)
+    into moved, place, seat, lined_up, urgency, top_rank from gone g;
     if moved = 0 then
         return false;
     end if;
@@ -410,7 +413,7 @@ begin
         perform penstock._cover(top_rank);
     end if;
     if lined_up is not null then
-        perform penstock._leave_checks(queue, array[lined_up]);
+        perform penstock._leave_checks(queue, array[lined_up], array[urgency]);
     end if;
     if place is not null or seat is not null then
         perform penstock._make_room(queue, array[place], array[seat]);

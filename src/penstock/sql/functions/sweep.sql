@@ -248,7 +248,7 @@ begin
     select max(p.rank) into top_rank from put p;
     perform penstock._cover(top_rank);
     if seated is not null then
-        perform penstock._leave_checks(queue_id, array(select m.tenant from unnest(tenants, seated) m(tenant, seated) where not m.seated));
+        perform penstock._leave_checks(queue_id, array(select m.tenant from unnest(tenants, seated) m(tenant, seated) where not m.seated), null);
     end if;
 end
 $$;

@@ -29,7 +29,7 @@ as $$
 $$;
 comment on function penstock._has_free_seat(int, text, bigint) is 'Whether a tenant has a free seat.';
 
-create or replace function penstock._leave_checks(queue_id int, tenants text[], is_seen boolean default true) returns boolean
+create or replace function penstock._leave_checks(queue_id int, tenants text[], priorities int[], is_seen boolean default true) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -37,21 +37,24 @@ declare
     unseen boolean;
 begin
     with left_behind as (
-        insert into penstock.line_checks as c (queue_id, seen_full, rank, made_at, tenant)
+        insert into penstock.line_checks as c (queue_id, seen_full, priority, rank, made_at, tenant)
         select
             queue_id,
             -- An old snapshot has not seen whether the line is full.
             is_seen and current_setting('transaction_isolation') not in ('repeatable read', 'serializable')
                 and penstock._seats_of(queue_id, t.tenant) is not null,
-            nextval('penstock.message_ids'), penstock.clock(), t.tenant
-        from (select distinct x as tenant from unnest(tenants) x order by x) t
+            t.priority, nextval('penstock.message_ids'), penstock.clock(), t.tenant
+        from (
+            select x.tenant, coalesce(min(x.priority), 0) as priority from unnest(tenants, priorities) x(tenant, priority)
+            group by x.tenant order by x.tenant
+        ) t
         returning c.seen_full
     )
     select not coalesce(bool_and(l.seen_full), true) into unseen from left_behind l;
     return unseen;
 end
 $$;
-comment on function penstock._leave_checks(int, text[], boolean) is
+comment on function penstock._leave_checks(int, text[], int[], boolean) is
     'Leaves a check of the lines of these tenants, with the queue''s lock held. True: a consumer should look at one of them now.';
 
 -- With the queue's lock held. Only consume and maintain() open lines: a publisher may keep its transaction open, and a line that it
@@ -289,7 +292,7 @@ begin
         -- A message that is visible and was passed over is locked: its holder may roll back.
         unused := penstock._tenants_waiting(queue_id, unused);
         if unused <> '{}' then
-            perform penstock._leave_checks(queue_id, unused);
+            perform penstock._leave_checks(queue_id, unused, null);
         end if;
     end if;
     return 0 < any (moved);
@@ -426,7 +429,8 @@ comment on function penstock._any_check(int, boolean) is 'Whether lines of a que
 
 -- With the queue's lock held, in READ COMMITTED. Checks are read without a lock, and removed only where no other session has them:
 -- the caller may keep its transaction open, and must hide no check from others meanwhile. Of the checks of a line that stays full
--- one is enough. A batch that brought nothing moves to the end, so that the next batch is another one.
+-- one is enough. A batch that brought nothing moves to the end, so that the next batch is another one. Of the oldest hundred the most
+-- urgent come first: a consume that asks for one message gets the most urgent.
 create or replace function penstock._check_lines(queue_id int, seen_full boolean, most int, out admitted bigint, out examined int)
 language plpgsql
 as $$
@@ -445,9 +449,13 @@ begin
     select f.check_rank, f.place_ranks[5] into from_rank, seats_from from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     select array_agg(c.rank), array_agg(distinct c.tenant) into ranks, tenants
     from (
-        select c.rank, c.tenant from penstock.line_checks c
-        where c.queue_id = queue_id and c.seen_full = seen_full and c.rank >= from_rank
-        order by c.rank limit most
+        select c.rank, c.tenant
+        from (
+            select c.rank, c.tenant, c.priority from penstock.line_checks c
+            where c.queue_id = queue_id and c.seen_full = seen_full and c.rank >= from_rank
+            order by c.rank limit greatest(most, 100)
+        ) c
+        order by c.priority, c.rank limit most
     ) c;
     if ranks is null then
         return;
@@ -488,8 +496,8 @@ begin
             order by x.rank limit 1 for update skip locked
         ) x
     ));
-    insert into penstock.line_checks (queue_id, seen_full, rank, made_at, tenant)
-    select queue_id, true, nextval('penstock.message_ids'), penstock.clock(), k from unnest(kept) k;
+    insert into penstock.line_checks (queue_id, seen_full, priority, rank, made_at, tenant)
+    select queue_id, true, 0, nextval('penstock.message_ids'), penstock.clock(), k from unnest(kept) k;
 end
 $$;
 comment on function penstock._replace_checks(int, boolean, bigint[], text[]) is 'Removes checks, and leaves one of each line that still needs it.';
@@ -533,7 +541,7 @@ begin
     if before is null then
         perform penstock._begin_tenant_cap(queue_id, after);
     end if;
-    perform penstock._leave_checks(queue_id, penstock._waiting_lines(queue_id), false);
+    perform penstock._leave_checks(queue_id, penstock._waiting_lines(queue_id), null, false);
 end
 $$;
 comment on function penstock._change_tenant_cap(int, int, int) is 'Gives a queue a cap for each tenant, changes it, or takes it away.';

@@ -245,6 +245,7 @@ comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, 
 create table penstock.line_checks (
     queue_id int not null,
     seen_full boolean not null,
+    priority smallint not null,
     rank bigint not null,
     made_at timestamptz not null,
     tenant text collate "C" not null
@@ -253,6 +254,8 @@ create index line_checks_order on penstock.line_checks (queue_id, seen_full, ran
 comment on table penstock.line_checks is 'Lines in which a message may wait although its tenant has a free place: consume and maintain() look at them.';
 comment on column penstock.line_checks.seen_full is
     'Whether the line was full when the check was left: then only a consume that finds too little looks at it, and maintain().';
+comment on column penstock.line_checks.priority is
+    'The most urgent of the messages that came to wait: a consume looks at those lines first.';
 
 create table penstock.dead (
     queue_id int not null,
