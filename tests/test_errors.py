@@ -20,6 +20,7 @@ STATES = {
     "PN005": errors.PayloadTooLarge,
     "PN006": errors.WrongIsolation,
     "PN007": errors.SchemaTooNew,
+    "PN008": errors.SchemaUnsafe,
 }
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, PenstockError)]

@@ -67,6 +67,7 @@ def test_of_the_package() -> None:
         "SchemaMissing",
         "SchemaOutdated",
         "SchemaTooNew",
+        "SchemaUnsafe",
         "SchemaVersion",
         "ServerDiagnosis",
         "Snooze",

@@ -19,7 +19,8 @@
     └── SchemaError
         ├── SchemaMissing
         ├── SchemaOutdated
-        └── SchemaTooNew       PN007
+        ├── SchemaTooNew       PN007
+        └── SchemaUnsafe       PN008
 
 The docstring of a class is its default message.
 """
@@ -49,6 +50,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaOutdated",
     "SchemaTooNew",
+    "SchemaUnsafe",
     "TopicNotFound",
     "UnsupportedConnection",
     "WrongIsolation",
@@ -166,6 +168,12 @@ class SchemaTooNew(SchemaError):
     sqlstate = "PN007"
 
 
+class SchemaUnsafe(SchemaError):
+    """Code of another role could run with the rights of this one: it owns the schema, or has a hand in it."""
+
+    sqlstate = "PN008"
+
+
 _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
     "PN001": QueueNotFound,
     "PN002": TopicNotFound,
@@ -174,6 +182,7 @@ _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
     "PN005": PayloadTooLarge,
     "PN006": WrongIsolation,
     "PN007": SchemaTooNew,
+    "PN008": SchemaUnsafe,
 }
 
 

@@ -1,10 +1,12 @@
 -- Clock and channels: the one clock of the engine, and how waiting consumers are woken.
 
+-- What is inlined cannot pin a search path: its names and operators are qualified instead.
+
 -- The only clock. clock_timestamp(), not now(): in a long transaction a lease would be born expired.
 -- It is inlined, so it costs nothing; tests replace its body to move time.
 create or replace function penstock.clock() returns timestamptz
 language sql volatile
-as $$ select clock_timestamp() $$;
+as $$ select pg_catalog.clock_timestamp() $$;
 comment on function penstock.clock() is
     'The time that leases, due times and times to live are measured by: the clock of the database.';
 
@@ -13,8 +15,8 @@ create or replace function penstock.channel(queue_name text) returns text
 language sql immutable parallel safe
 as $$
     select case
-        when octet_length('queue:' || queue_name) <= 63 then 'queue:' || queue_name
-        else 'queue:' || md5(queue_name)
+        when pg_catalog.octet_length(queue_name) operator(pg_catalog.<=) 57 then 'queue:' operator(pg_catalog.||) queue_name
+        else 'queue:' operator(pg_catalog.||) pg_catalog.md5(queue_name)
     end
 $$;
 comment on function penstock.channel(text) is

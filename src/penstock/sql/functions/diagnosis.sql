@@ -137,7 +137,8 @@ $$;
 comment on function penstock.diagnose_tables() is
     'How the tables of the engine are: their size with indexes as of the last vacuum, living and dead rows as the statistics know them, from how many dead rows on autovacuum comes, whether it may (autovacuum), when they were last vacuumed and analyzed, and the age of their oldest transactions.';
 
--- The extension may be in any schema; that the view is its own is looked up, so that nobody can put another in its place.
+-- The extension may be in any schema. Only its own view is read, and by a superuser only where a superuser owns the view:
+-- another owner could replace it by one that runs code.
 create or replace function penstock.diagnose_statements() returns setof penstock.statement_diagnosis
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -154,7 +155,11 @@ begin
     from pg_extension e
     join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid and d.classid = 'pg_class'::regclass and d.deptype = 'e'
     join pg_class c on c.oid = d.objid
-    where e.extname = 'pg_stat_statements' and c.relname = 'pg_stat_statements' and c.relkind = 'v';
+    where e.extname = 'pg_stat_statements' and c.relname = 'pg_stat_statements' and c.relkind = 'v'
+        and (
+            (select o.rolsuper from pg_roles o where o.oid = c.relowner)
+            or not exists (select from pg_roles u where u.rolsuper and u.rolname in (current_user, session_user))
+        );
     if view is not null and has_table_privilege(view, 'select') then
         begin
             return query execute format(

@@ -95,8 +95,8 @@ create or replace function penstock.done_channel(queue_name text) returns text
 language sql immutable parallel safe
 as $$
     select case
-        when octet_length('done:' || queue_name) <= 63 then 'done:' || queue_name
-        else 'done:' || md5(queue_name)
+        when pg_catalog.octet_length(queue_name) operator(pg_catalog.<=) 58 then 'done:' operator(pg_catalog.||) queue_name
+        else 'done:' operator(pg_catalog.||) pg_catalog.md5(queue_name)
     end
 $$;
 comment on function penstock.done_channel(text) is
