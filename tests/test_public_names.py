@@ -102,6 +102,7 @@ def test_of_the_modules() -> None:
         "SchemaVersion",
         "Source",
         "check",
+        "check_owner",
         "check_version",
         "install",
         "installed_version",

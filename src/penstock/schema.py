@@ -26,8 +26,6 @@ from .errors import SchemaMissing, SchemaOutdated, SchemaTooNew, SchemaUnsafe, f
 from .version import __version__
 
 __all__ = [
-    "LOWER_OWNER",
-    "ROLES",
     "File",
     "Installed",
     "SchemaVersion",

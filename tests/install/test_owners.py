@@ -99,7 +99,8 @@ def test_an_upgrade_is_for_the_owner(bare: Cluster, open_connection: Open) -> No
 
 
 def test_an_owner_that_cannot_log_in(bare: Cluster, open_connection: Open) -> None:
-    owner = bare.make_login("nologin")
+    owner = bare.make_login()
+    bare.root.execute(f"alter role {owner} nologin".encode())
     dsn = bare.make_database(owner)
     deployer = bare.make_login(f"in role {owner}")
     connection = open_connection(dsn, deployer)
