@@ -227,7 +227,8 @@ SIGNATURES = {
         "",
         """setof (kind, own, pid, name, database_name, user_name, application_name, client_address, state,
         transaction_started_at, state_changed_at, query, held_age, holds_vacuum, catalog_age,
-        advisory_keys, exclusive_keys, blocked_count, blocked_since, locked_tables, is_active, wal_status, retained_bytes)""",
+        advisory_keys, exclusive_keys, blocked_count, blocked_since, locked_tables, is_active, wal_status,
+        retained_bytes)""",
     ),
     "diagnose_tables": (
         "",

@@ -63,7 +63,8 @@ class Holder:
     current. holds_vacuum: whether vacuum has to keep that in the tables of this database. catalog_age: the
     same for the catalog only. advisory_keys: locks of the engine, by queue id; 0: of the installer, -1: of
     maintain(). exclusive_keys: those that it has exclusively. blocked_count, blocked_since: how many sessions
-    wait for one of these locks, and since when; None where no session does. locked_tables: tables and indexes of the engine that it keeps others from writing to.
+    wait for one of these locks, and since when; None where no session does. locked_tables: tables and
+    indexes of the engine that it keeps others from writing to.
     wal_status, retained_bytes: of a slot.
 
     What the caller may not see is None.

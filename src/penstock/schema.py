@@ -3,9 +3,9 @@
 `sql/tables` holds numbered files that are run once, `sql/functions` and `sql/roles.sql` what is true now, run
 at every upgrade; a function that no file creates any more is dropped. `script` and `install` run the same.
 
-The installer runs with the rights of its role, perhaps of a superuser. So `sql/guards` goes first: only the owner
-of the schema may install, upgrade and drop it, and the schema may hold nothing that another role has put there.
-Before that, statements look into the catalog only, with every name qualified. docs/explanation/security.md says why.
+The installer runs with the rights of its role, perhaps of a superuser. So `sql/guards` goes first: only the
+owner of the schema may install, upgrade and drop it, and no other role may have put anything into it. Before
+that, statements look into the catalog only, with every name qualified: see docs/explanation/security.md.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ CHANGED_SETTINGS = ("client_min_messages", "search_path", "check_function_bodies
 
 ROLES = ("penstock_admin", "penstock_viewer", "penstock_consumer", "penstock_publisher")
 
-# The owner of the schema, where the session is a superuser's and the owner is no superuser: else null. Operators
-# are qualified, too: the owner of a database can give all its sessions a search path with operators of his own.
+# The owner of the schema, where the session is a superuser's and the owner is not a superuser: else null.
+# Operators are qualified, too: the owner of a database can set a search path for all sessions in it.
 LOWER_OWNER = """(
     select o.rolname
     from pg_catalog.pg_namespace n join pg_catalog.pg_roles o on o.oid operator(pg_catalog.=) n.nspowner
@@ -167,8 +167,8 @@ def install(connection: psycopg.Connection[Any], source: Source | None = None) -
     """Install the schema, or upgrade it, or find that it is current; safe from many processes at once.
 
     In a transaction of its own, or as a part of the one that the caller has open, which the caller commits.
-    Raises `SchemaTooNew` where a newer version of the package was here before, `SchemaUnsafe` where another role
-    owns the schema or has put something into it.
+    Raises `SchemaTooNew` where a newer version of the package was here before, `SchemaUnsafe` where another
+    role owns the schema or has put something into it.
     """
     source = source or load()
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
@@ -211,7 +211,7 @@ def check(connection: psycopg.Connection[Any], source: Source | None = None) -> 
 
 
 def check_owner(lower_owner: str | None, database: str) -> None:
-    """Refuse a `LOWER_OWNER`: each function of the schema can be replaced by its owner, and a superuser calls it."""
+    """Refuse a `LOWER_OWNER`, who can replace each function that a superuser would call."""
     if lower_owner is not None:
         raise SchemaUnsafe(
             f'the schema penstock in database "{database}" belongs to role "{lower_owner}": '
@@ -254,9 +254,9 @@ def uninstall(connection: psycopg.Connection[Any]) -> None:
 class _Presence:
     """What the catalog says of a schema penstock.
 
-    lower_owner: see LOWER_OWNER. is_own: whether the current role owns it. has_tables: whether the installer's two
-    tables are there, ordinary tables of the owner. has_function: whether there is a function that tells the version.
-    lacks_grants: whether one of the four roles exists and was not granted anything yet.
+    lower_owner: see LOWER_OWNER. is_own: whether the current role owns it. has_tables: whether the two tables
+    of the installer are there, ordinary tables of the owner. has_function: whether there is a function that
+    tells the version. lacks_grants: whether one of the four roles exists and was not granted anything yet.
     """
 
     lower_owner: str | None
@@ -280,7 +280,8 @@ select
     ),
     exists (
         select from pg_catalog.pg_proc p
-        where p.pronamespace operator(pg_catalog.=) n.oid and p.proname operator(pg_catalog.=) 'schema_version'
+        where p.pronamespace operator(pg_catalog.=) n.oid
+            and p.proname operator(pg_catalog.=) 'schema_version'
     ),
     exists (
         select from pg_catalog.pg_roles r
@@ -297,13 +298,13 @@ def _look(cursor: psycopg.Cursor[tuple[Any, ...]]) -> _Presence | None:
     return None if row is None else _Presence(*row)
 
 
-# The owner reads the tables: after a change of owner the functions may still be the former owner's work. Other
-# roles may not read tables, so they call the function, which runs with the rights of the owner.
+# The owner reads the tables: after a change of owner the functions may still be the former owner's work.
+# Other roles may not read tables, so they call the function, which runs with the rights of the owner.
 _COLUMNS = "package_version, migration, digest, installed_at"
 _OWN_VERSION = """
 select
-    i.package_version, coalesce((select pg_catalog.max(m.number) from only penstock.migrations m), 0), i.digest,
-    i.installed_at
+    i.package_version, coalesce((select pg_catalog.max(m.number) from only penstock.migrations m), 0),
+    i.digest, i.installed_at
 from only penstock.installation i
 """
 
@@ -316,9 +317,7 @@ def _read_version(cursor: psycopg.Cursor[tuple[Any, ...]], presence: _Presence) 
     return None if row is None else SchemaVersion(*row)
 
 
-def _compare(
-    cursor: psycopg.Cursor[tuple[Any, ...]], source: Source
-) -> tuple[SchemaVersion | None, bool]:
+def _compare(cursor: psycopg.Cursor[tuple[Any, ...]], source: Source) -> tuple[SchemaVersion | None, bool]:
     """The version that is installed, and whether there is nothing to do.
 
     Where only the guards can tell, nothing is read: they run first in all that is done then.
@@ -410,8 +409,8 @@ end
 $penstock$;
 """
 
-# A function that the files replace gets a new row version in pg_proc, one that they do not know keeps its own; a
-# setting holds the list, because not every role may create a temporary table.
+# A function that the files replace gets a new row version in pg_proc; one that they do not know keeps its
+# own. A setting holds the list, because not every role may create a temporary table.
 _BOOKKEEPING = f"""
 do $penstock$
 begin

@@ -144,7 +144,11 @@ def test_an_advisory_lock_that_a_login_holds(patient: Patient, sql: Sql, connect
         eventually(lambda: sql.execute(waits, [pid_of(publisher)]).rowcount, "the publisher waits")
         found = patient.one("locks", patience=0)
         assert (found.status, found.subject) == ("problem", f"pid {pid_of(login)}")
-        for part in ("console of postgres", "the lock of queue billing outside of a transaction", "1 session"):
+        for part in (
+            "console of postgres",
+            "the lock of queue billing outside of a transaction",
+            "1 session",
+        ):
             assert part in found.found
         assert "pg_advisory_lock" in found.found
         assert found.command == f"select pg_terminate_backend({pid_of(login)});"

@@ -63,7 +63,7 @@ def test_an_owner_who_may_not(bare: Cluster, open_connection: Open) -> None:
 
     assert not schema.install(connection).changed
 
-    # A superuser creates the roles later, and the owner installs again: that grants what each of them may call.
+    # A superuser creates the roles later, and the owner installs again: then each may call what it should.
     for role in schema.ROLES:
         superuser.execute(f"create role {role}".encode())
     superuser.execute("grant penstock_publisher, penstock_consumer, penstock_viewer to penstock_admin")

@@ -80,7 +80,7 @@ def presence() -> Call[Presence]:
 
 
 def limit_transaction(statement_seconds: float, lock_seconds: float) -> Call[None]:
-    """Let nothing in this transaction take longer, nor wait longer for a lock, nor find names outside pg_catalog."""
+    """Limit the time of statements and locks in this transaction, and its search path to pg_catalog."""
     text = (
         "select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), "
         "pg_catalog.set_config('statement_timeout', %s, true), "

@@ -208,8 +208,9 @@ def locks(facts: Facts, limits: Limits) -> Iterator[Finding]:
 def _held_queues(facts: Facts, limits: Limits) -> Iterator[Finding]:
     """Sessions that hold advisory locks of the engine as the engine does not.
 
-    Any login can take such a lock. The engine takes them for a transaction, publishers shared: so a session that is
-    idle outside of a transaction took its lock by itself. Inside of one, only an exclusive lock that lasts is odd.
+    Any login can take such a lock. The engine takes them for a transaction, publishers shared. So a session
+    that is idle outside of a transaction took its lock by itself. Inside of one, an exclusive lock that lasts
+    is suspicious, and a shared one is not.
     """
     for holder in facts.others():
         idle = holder.kind == "session" and holder.state == "idle"
