@@ -453,7 +453,7 @@ def test_advisory_locks_can_be_kept_for_the_owner(
     (block,) = [block for block in re.findall(r"```sql\n(.*?)```", page, re.DOTALL) if "advisory" in block]
     connection.execute(block.encode())
     taken = connection.execute(
-        "select oid::regprocedure::text from pg_proc where proname like 'pg%advisory%lock%'"
+        "select oid::regprocedure::text from pg_proc where proname like 'pg%%advisory%%lock%%'"
         " and pronargs = 2 and has_function_privilege(%s, oid, 'execute') and proname not like '%%unlock%%'",
         [attacker.role],
     ).fetchall()

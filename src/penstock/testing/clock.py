@@ -16,7 +16,7 @@ __all__ = ["Clock"]
 
 READ = "select penstock.clock()"
 DEFINITION = "select pg_get_functiondef('penstock.clock()'::regprocedure)"
-REAL = "clock_timestamp()"
+REAL = "pg_catalog.clock_timestamp()"
 MICROSECOND = timedelta(microseconds=1)
 
 
