@@ -91,7 +91,7 @@ def attacker(bare: Cluster, open_connection: Open) -> Iterator[Attacker]:
     bare.root.execute(f"alter role {attacker.role} nosuperuser".encode())
 
 
-Install = Callable[[Sql], object]
+Install = Callable[..., object]
 
 
 @pytest.fixture(params=["install", "script"])
@@ -100,9 +100,9 @@ def install(request: pytest.FixtureRequest) -> Install:
     if request.param == "install":
         return schema.install
 
-    def run(connection: Sql) -> None:
+    def run(connection: Sql, source: Source | None = None) -> None:
         try:
-            connection.execute(schema.script().encode())
+            connection.execute(schema.script(source).encode())
         except psycopg.Error as exc:
             connection.rollback()
             raise penstock.errors.from_database(exc) or exc from exc
@@ -116,6 +116,13 @@ def older() -> Source:
     return Source("0.0.1", source.tables, source.functions, source.roles + "-- older")
 
 
+def newer() -> Source:
+    """An upgrade that has a numbered file to run."""
+    source = schema.load()
+    more = schema.File("9999_more", "create table penstock.more ()")
+    return Source("999.0", (*source.tables, more), source.functions, source.roles)
+
+
 # Another role owns the schema
 
 
@@ -124,14 +131,13 @@ def test_an_upgrade_with_a_trigger(
     attacker: Attacker, open_connection: Open, install: Install, table: str
 ) -> None:
     schema.install(attacker.sql, older())
-    attacker.sql.execute("delete from penstock.migrations where number = 1")
     attacker.sql.execute(
         f"create trigger seize before insert on penstock.{table}"
         " for each statement execute function evil.seize_by_trigger()".encode()
     )
     superuser = open_connection(attacker.dsn)
     with pytest.raises(SchemaUnsafe, match=f'belongs to role "{attacker.role}", not to "postgres"') as caught:
-        install(superuser)
+        install(superuser, newer())
     assert caught.value.hint == f'Connect as "{attacker.role}".'
     attacker.assert_has_gained_nothing()
     assert superuser.execute("select current_user, current_setting('role')").fetchone() == (
