@@ -247,7 +247,8 @@ SIGNATURES = {
         "",
         """setof (kind, own, pid, name, database_name, user_name, application_name, client_address, state,
         transaction_started_at, state_changed_at, query, held_age, holds_vacuum, catalog_age,
-        advisory_keys, locked_tables, is_active, wal_status, retained_bytes)""",
+        advisory_keys, exclusive_keys, blocked_count, blocked_since, locked_tables, is_active, wal_status,
+        retained_bytes)""",
     ),
     "diagnose_tables": (
         "",
@@ -265,9 +266,9 @@ SIGNATURES = {
     ),
     "diagnose_queues": (
         "",
-        """setof (queue_id, queue_name, paused_at, ready_count, waiting_since, seatless_count, neglected_count,
-        neglected_since, overdue_count, overdue_since, expired_count, expired_since, active_count, last_claimed_at, last_settled_at,
-        dead_last_hour, dead_day_before, floor_behind, probe_ms, probe_blocks, is_probed)""",
+        """setof (queue_id, queue_name, paused_at, ready_count, waiting_since, seatless_count,
+        neglected_count, neglected_since, overdue_count, overdue_since, expired_count, expired_since,
+        active_count, last_claimed_at, last_settled_at, dead_last_hour, dead_day_before, floor_behind, probe_ms, probe_blocks, is_probed)""",
     ),
     "diagnose_errors": (
         "",

@@ -21,6 +21,7 @@ STATES = {
     "PN006": errors.WrongIsolation,
     "PN007": errors.SchemaTooNew,
     "PN008": errors.PermissionDenied,
+    "PN009": errors.SchemaUnsafe,
 }
 
 CLASSES = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, PenstockError)]

@@ -62,7 +62,9 @@ class Holder:
     a prepared transaction or a slot. held_age: how many transactions ago what it may still want to see was
     current. holds_vacuum: whether vacuum has to keep that in the tables of this database. catalog_age: the
     same for the catalog only. advisory_keys: locks of the engine, by queue id; 0: of the installer, -1: of
-    maintain(). locked_tables: tables and indexes of the engine that it keeps others from writing to.
+    maintain(). exclusive_keys: those that it has exclusively. blocked_count, blocked_since: how many sessions
+    wait for one of these locks, and since when; None where no session does. locked_tables: tables and
+    indexes of the engine that it keeps others from writing to.
     wal_status, retained_bytes: of a slot.
 
     What the caller may not see is None.
@@ -84,6 +86,9 @@ class Holder:
     holds_vacuum: bool
     catalog_age: int | None
     advisory_keys: tuple[int, ...]
+    exclusive_keys: tuple[int, ...]
+    blocked_count: int | None
+    blocked_since: datetime | None
     locked_tables: tuple[str, ...]
     is_active: bool
     wal_status: str | None

@@ -21,7 +21,8 @@
     └── SchemaError
         ├── SchemaMissing
         ├── SchemaOutdated
-        └── SchemaTooNew       PN007
+        ├── SchemaTooNew       PN007
+        └── SchemaUnsafe       PN009
 
 The docstring of a class is its default message.
 """
@@ -54,6 +55,7 @@ __all__ = [
     "SchemaMissing",
     "SchemaOutdated",
     "SchemaTooNew",
+    "SchemaUnsafe",
     "TopicNotFound",
     "UnsupportedConnection",
     "WrongIsolation",
@@ -182,6 +184,12 @@ class SchemaTooNew(SchemaError):
     sqlstate = "PN007"
 
 
+class SchemaUnsafe(SchemaError):
+    """Code of another role could run with the rights of this one: it owns the schema, or has a hand in it."""
+
+    sqlstate = "PN009"
+
+
 _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
     "PN001": QueueNotFound,
     "PN002": TopicNotFound,
@@ -191,6 +199,7 @@ _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
     "PN006": WrongIsolation,
     "PN007": SchemaTooNew,
     "PN008": PermissionDenied,
+    "PN009": SchemaUnsafe,
 }
 
 

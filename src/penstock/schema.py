@@ -2,6 +2,10 @@
 
 `sql/tables` holds numbered files that are run once, `sql/functions` and `sql/roles.sql` what is true now, run
 at every upgrade; a function that no file creates any more is dropped. `script` and `install` run the same.
+
+The installer runs with the rights of its role, perhaps of a superuser. So `sql/guards` goes first: only the
+owner of the schema may install, upgrade and drop it, and no other role may have put anything into it. Before
+that, statements look into the catalog only, with every name qualified: see docs/explanation/security.md.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from psycopg.rows import class_row, tuple_row
+from psycopg.rows import tuple_row
 
-from .errors import MIGRATE, SchemaMissing, SchemaOutdated, SchemaTooNew, from_database
+from .errors import MIGRATE, SchemaMissing, SchemaOutdated, SchemaTooNew, SchemaUnsafe, from_database
 from .version import __version__
 
 __all__ = [
@@ -27,6 +31,7 @@ __all__ = [
     "SchemaVersion",
     "Source",
     "check",
+    "check_owner",
     "check_version",
     "install",
     "installed_version",
@@ -40,7 +45,20 @@ SQL = Path(__file__).parent / "sql"
 # One installer at a time in a database. The second key is 0 for this purpose.
 LOCK = "pg_catalog.pg_advisory_xact_lock(1346719315, 0)"
 
-CHANGED_SETTINGS = ("role", "client_min_messages", "search_path", "check_function_bodies")
+CHANGED_SETTINGS = ("client_min_messages", "search_path", "check_function_bodies")
+
+ROLES = ("penstock_admin", "penstock_viewer", "penstock_consumer", "penstock_publisher")
+
+# The owner of the schema, where the session is a superuser's and the owner is not a superuser: else null.
+# Operators are qualified, too: the owner of a database can set a search path for all sessions in it.
+LOWER_OWNER = """(
+    select o.rolname
+    from pg_catalog.pg_namespace n join pg_catalog.pg_roles o on o.oid operator(pg_catalog.=) n.nspowner
+    where n.nspname operator(pg_catalog.=) 'penstock' and not o.rolsuper and exists (
+        select from pg_catalog.pg_roles u
+        where u.rolsuper and u.rolname operator(pg_catalog.=) any (array[current_user, session_user])
+    )
+)"""
 
 UPGRADE = "Upgrade the package on this machine: pip install --upgrade penstock."
 
@@ -148,7 +166,8 @@ def install(connection: psycopg.Connection[Any], source: Source | None = None) -
     """Install the schema, or upgrade it, or find that it is current; safe from many processes at once.
 
     In a transaction of its own, or as a part of the one that the caller has open, which the caller commits.
-    Raises `SchemaTooNew` where a newer version of the package was here before.
+    Raises `SchemaTooNew` where a newer version of the package was here before, `SchemaUnsafe` where another
+    role owns the schema or has put something into it.
     """
     source = source or load()
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
@@ -156,20 +175,15 @@ def install(connection: psycopg.Connection[Any], source: Source | None = None) -
     with connection.transaction():
         if begun_here:
             cursor.execute("set transaction isolation level read committed, read write")
-        before = _read_version(connection)
-        if not source.has_nothing_to_do(before):
+        before, is_current = _compare(cursor, source)
+        if not is_current:
             # Looked at again with the lock held: of twenty processes that start at once one has work to do.
             cursor.execute(f"select {LOCK}")
-            before = _read_version(connection)
-        if before and source.has_nothing_to_do(before):
+            before, is_current = _compare(cursor, source)
+        if before and is_current:
             return Installed(before, before, ())
-        try:
-            _run(cursor, _body(source))
-        except psycopg.Error as exc:
-            if error := from_database(exc):
-                raise error from exc
-            raise
-        after = _read_version(connection)
+        _run(cursor, _body(source))
+        after, _ = _compare(cursor, source)
     if after is None:
         raise SchemaMissing
     done = before.migration if before else 0
@@ -177,14 +191,32 @@ def install(connection: psycopg.Connection[Any], source: Source | None = None) -
 
 
 def installed_version(connection: psycopg.Connection[Any]) -> SchemaVersion | None:
-    """Which version of the schema the database has, None if none; needs any one of the four roles."""
+    """Which version of the schema the database has, None if none; needs any one of the four roles.
+
+    Raises `SchemaUnsafe` where the session is a superuser's and the owner of the schema is not a superuser.
+    """
     with connection.transaction():
-        return _read_version(connection)
+        cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+        presence = _look(cursor)
+        if presence is None:
+            return None
+        check_owner(presence.lower_owner, connection.info.dbname)
+        return _read_version(cursor, presence)
 
 
 def check(connection: psycopg.Connection[Any], source: Source | None = None) -> SchemaVersion:
     """The version of the schema, if it is this package's; else `SchemaMissing`, `-Outdated` or `-TooNew`."""
     return check_version(installed_version(connection), connection.info.dbname, source)
+
+
+def check_owner(lower_owner: str | None, database: str) -> None:
+    """Refuse a `LOWER_OWNER`, who can replace each function that a superuser would call."""
+    if lower_owner is not None:
+        raise SchemaUnsafe(
+            f'the schema penstock in database "{database}" belongs to role "{lower_owner}": '
+            "its code would run with the rights of a superuser",
+            hint=f'Connect as "{lower_owner}", or as another role that is not a superuser.',
+        )
 
 
 def check_version(found: SchemaVersion | None, database: str, source: Source | None = None) -> SchemaVersion:
@@ -208,31 +240,106 @@ def check_version(found: SchemaVersion | None, database: str, source: Source | N
 
 
 def uninstall(connection: psycopg.Connection[Any]) -> None:
-    """Drop the schema with all messages, and the four roles if no other database of the server uses them."""
+    """Drop the schema with all messages, and the four roles if no other database of the server uses them.
+
+    Raises `SchemaUnsafe` where another role owns the schema, or where objects outside of it depend on it.
+    """
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     with connection.transaction():
-        cursor.execute(f"select {LOCK}")
-        _run(cursor, _UNINSTALL)
+        _run(cursor, "\n".join([_SETTINGS, _guard("role"), _guard("dependents"), _UNINSTALL]))
 
 
-def _read_version(connection: psycopg.Connection[Any]) -> SchemaVersion | None:
-    # The catalog may be read by everyone; the tables of the schema by no one, so a function tells.
-    exists = psycopg.Cursor(connection, row_factory=tuple_row).execute(
-        "select from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname = 'penstock' and p.proname = 'schema_version'"
+@dataclass(frozen=True, slots=True)
+class _Presence:
+    """What the catalog says of a schema penstock.
+
+    lower_owner: see LOWER_OWNER. is_own: whether the current role owns it. has_tables: whether the two tables
+    of the installer are there, ordinary tables of the owner. has_function: whether there is a function that
+    tells the version. lacks_grants: whether one of the four roles exists and was not granted anything yet.
+    """
+
+    lower_owner: str | None
+    is_own: bool
+    has_tables: bool
+    has_function: bool
+    lacks_grants: bool
+
+
+_LOOK = f"""
+select
+    {LOWER_OWNER},
+    n.nspowner operator(pg_catalog.=) (
+        select u.oid from pg_catalog.pg_roles u where u.rolname operator(pg_catalog.=) current_user
+    ),
+    2 operator(pg_catalog.=) (
+        select pg_catalog.count(*) from pg_catalog.pg_class c
+        where c.relnamespace operator(pg_catalog.=) n.oid and c.relowner operator(pg_catalog.=) n.nspowner
+            and c.relname operator(pg_catalog.=) any (array['installation', 'migrations']::pg_catalog.name[])
+            and c.relkind operator(pg_catalog.=) 'r' and not c.relrowsecurity
+    ),
+    exists (
+        select from pg_catalog.pg_proc p
+        where p.pronamespace operator(pg_catalog.=) n.oid
+            and p.proname operator(pg_catalog.=) 'schema_version'
+    ),
+    exists (
+        select from pg_catalog.pg_roles r
+        where r.rolname operator(pg_catalog.=) any (array{list(ROLES)}::pg_catalog.name[])
+            and not pg_catalog.has_schema_privilege(r.oid, n.oid, 'usage')
     )
-    if exists.fetchone() is None:
+from pg_catalog.pg_namespace n
+where n.nspname operator(pg_catalog.=) 'penstock'
+"""
+
+
+def _look(cursor: psycopg.Cursor[tuple[Any, ...]]) -> _Presence | None:
+    row = cursor.execute(_LOOK).fetchone()
+    return None if row is None else _Presence(*row)
+
+
+# The owner reads the tables: after a change of owner the functions may still be the former owner's work.
+# Other roles may not read tables, so they call the function, which runs with the rights of the owner.
+_COLUMNS = "package_version, migration, digest, installed_at"
+_OWN_VERSION = """
+select
+    i.package_version, coalesce((select pg_catalog.max(m.number) from only penstock.migrations m), 0),
+    i.digest, i.installed_at
+from only penstock.installation i
+"""
+
+
+def _read_version(cursor: psycopg.Cursor[tuple[Any, ...]], presence: _Presence) -> SchemaVersion | None:
+    if not (presence.has_tables if presence.is_own else presence.has_function):
         return None
-    cursor = psycopg.Cursor(connection, row_factory=class_row(SchemaVersion))
-    return cursor.execute("select * from penstock.schema_version()").fetchone()
+    text = _OWN_VERSION if presence.is_own else f"select {_COLUMNS} from penstock.schema_version()"
+    row = cursor.execute(text).fetchone()
+    return None if row is None else SchemaVersion(*row)
+
+
+def _compare(cursor: psycopg.Cursor[tuple[Any, ...]], source: Source) -> tuple[SchemaVersion | None, bool]:
+    """The version that is installed, and whether there is nothing to do.
+
+    Where only the guards can tell, nothing is read: they run first in all that is done then.
+    """
+    presence = _look(cursor)
+    if presence is None or presence.lower_owner is not None:
+        return None, False
+    found = _read_version(cursor, presence)
+    return found, source.has_nothing_to_do(found) and not (presence.is_own and presence.lacks_grants)
 
 
 def _run(cursor: psycopg.Cursor[tuple[Any, ...]], text: str) -> None:
     """Run statements that change settings, and put these back: the transaction may be the caller's."""
-    query = "select name, pg_catalog.current_setting(name) from unnest(%s::text[]) as name"
-    before = cursor.execute(query, [list(CHANGED_SETTINGS)]).fetchall()
-    cursor.execute(text, prepare=False)
-    for setting in before:
+    settings = ", ".join(f"pg_catalog.current_setting('{name}')" for name in CHANGED_SETTINGS)
+    before = cursor.execute(f"select {settings}").fetchone()
+    assert before is not None
+    try:
+        cursor.execute(text, prepare=False)
+    except psycopg.Error as exc:
+        if error := from_database(exc):
+            raise error from exc
+        raise
+    for setting in zip(CHANGED_SETTINGS, before, strict=True):
         cursor.execute("select pg_catalog.set_config(%s, %s, true)", setting)
 
 
@@ -275,34 +382,37 @@ def _body(source: Source) -> str:
         first, last = first.replace(name, value), last.replace(name, value)
     parts = [_run_once(file, source.package_version) for file in source.tables]
     parts += [f"\n-- functions/{file.name}.sql\n{file.text}" for file in source.functions]
-    return "\n".join([first, *parts, _DROP_STALE, f"\n-- roles.sql\n{source.roles}", last])
+    guards = [_SETTINGS, _guard("role"), _CREATE_SCHEMA, _guard("contents")]
+    return "\n".join([*guards, first, *parts, _DROP_STALE, f"\n-- roles.sql\n{source.roles}", last])
 
 
-# An upgrade runs as the owner of the schema if it may: a definer function could not read a table that another
-# role had added. A function that the files replace gets a new row version in pg_proc, one that they do not
-# know keeps its own; a setting holds the list, because not everybody may create a temporary table.
-_BOOKKEEPING = f"""
+def _guard(name: str) -> str:
+    """A file of `sql/guards`: it raises where it is not safe to go on, and changes nothing."""
+    return f"\n-- guards/{name}.sql\n{(SQL / 'guards' / f'{name}.sql').read_text('utf-8')}"
+
+
+_SETTINGS = """
 set local client_min_messages = warning;
 set local search_path = pg_catalog, pg_temp;
 set local check_function_bodies = off;
+"""
 
+_CREATE_SCHEMA = """
 do $penstock$
-declare
-    owner name;
 begin
-    perform {LOCK};
-    perform set_config('penstock.installer', current_setting('role'), true);
-    select pg_get_userbyid(nspowner) into owner from pg_namespace where nspname = 'penstock';
-    if not found then
+    if to_regnamespace('penstock') is null then
         create schema penstock;
         comment on schema penstock is 'Message queues. Everything in here belongs to Penstock.';
-    elsif owner <> current_user then
-        begin
-            perform set_config('role', owner, true);
-        exception when insufficient_privilege then
-            null;
-        end;
     end if;
+end
+$penstock$;
+"""
+
+# A function that the files replace gets a new row version in pg_proc; one that they do not know keeps its
+# own. A setting holds the list, because not every role may create a temporary table.
+_BOOKKEEPING = f"""
+do $penstock$
+begin
     perform set_config('penstock.functions', coalesce(string_agg(p.oid || ' ' || p.ctid, ';'), ''), true)
     from pg_proc p
     join pg_namespace n on n.oid = p.pronamespace
@@ -389,21 +499,19 @@ begin
     loop
         execute format('drop routine %s', stale);
     end loop;
-    perform set_config('role', current_setting('penstock.installer'), true);
 end
 $penstock$;
 """
 
-_UNINSTALL = """
-set local client_min_messages = warning;
+_UNINSTALL = f"""
 drop schema if exists penstock cascade;
 do $penstock$
 declare
     role_name text;
 begin
-    foreach role_name in array array['admin', 'viewer', 'consumer', 'publisher'] loop
+    foreach role_name in array array{list(ROLES)} loop
         begin
-            execute format('drop role if exists penstock_%s', role_name);
+            execute format('drop role if exists %I', role_name);
         exception when dependent_objects_still_exist or insufficient_privilege then
             null;
         end;

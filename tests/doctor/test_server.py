@@ -188,6 +188,19 @@ def test_autovacuum_that_is_off(small: Server) -> None:
             eventually(lambda: patient.one("autovacuum").status == "ok", f"{name} is on")
 
 
+def test_a_superuser_reads_no_statistics_through_the_view_of_another_role(small: Server) -> None:
+    query = "select max(calls) from penstock.diagnose_statements()"
+    with psycopg.connect(small.dsn(), autocommit=True) as connection:
+        connection.execute("select penstock.maintain()")
+        row = connection.execute(query).fetchone()
+        assert row is not None
+        assert row[0] >= 1
+        with connection.transaction(force_rollback=True):
+            connection.execute("create role keeper")
+            connection.execute("alter view pg_stat_statements owner to keeper")
+            assert connection.execute(query).fetchone() == (None,)
+
+
 def test_a_database_that_takes_no_writes(patient: Patient, sql: Sql) -> None:
     name = sql.info.dbname
     sql.execute(f"alter database {name} set default_transaction_read_only = on".encode())

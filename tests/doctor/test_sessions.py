@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -129,6 +130,41 @@ def test_a_locked_table_stops_nobody(patient: Patient, connect: Connect) -> None
     assert found["consumers"].status == "unknown"
     assert "somebody has locked" in found["consumers"].found
     assert patient.wrong("locks", patience=0) == []
+
+
+def test_an_advisory_lock_that_a_login_holds(patient: Patient, sql: Sql, connect: Connect) -> None:
+    number = sql.execute("select id from penstock.queues where name = 'billing'").fetchone()
+    assert number is not None
+    login, publisher = connect(application_name="console"), connect()
+    login.execute("select pg_advisory_lock(1346719315, %s)", number)
+    assert patient.one("locks").status == "ok"
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(publisher.execute, "select penstock.send_message('billing', '1')")
+        waits = "select from pg_locks where not granted and pid = %s"
+        eventually(lambda: sql.execute(waits, [pid_of(publisher)]).rowcount, "the publisher waits")
+        found = patient.one("locks", patience=0)
+        assert (found.status, found.subject) == ("problem", f"pid {pid_of(login)}")
+        for part in (
+            "console of postgres",
+            "the lock of queue billing outside of a transaction",
+            "1 session",
+        ):
+            assert part in found.found
+        assert "pg_advisory_lock" in found.found
+        assert found.command == f"select pg_terminate_backend({pid_of(login)});"
+        sql.execute(found.command.encode())
+        assert sent.result(30).fetchone() is not None
+    assert patient.one("locks", patience=0).status == "ok"
+
+
+def test_an_exclusive_advisory_lock_in_a_transaction(patient: Patient, connect: Connect) -> None:
+    with transaction(connect(), "select pg_advisory_xact_lock(1346719315, id) from penstock.queues") as pid:
+        found = patient.one("locks", patience=0)
+        assert (found.status, found.subject) == ("problem", f"pid {pid}")
+        assert "the lock of queue billing exclusively" in found.found
+    # A publisher has it shared: it keeps the floor down, and blocks no session.
+    with transaction(connect(), "select penstock.send_message('billing', '1')"):
+        assert patient.one("locks", patience=0).status == "ok"
 
 
 # Replication

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from penstock import schema
+from penstock.errors import SchemaUnsafe
 
 from .catalog import describe
 from .conftest import Cluster, Open
@@ -61,11 +62,17 @@ def test_an_owner_who_may_not(bare: Cluster, open_connection: Open) -> None:
     assert bare.roles() == []
     assert connection.execute("select penstock.create_topic('orders')").fetchone()
 
-    # Somebody who may creates the roles later, by running the same again.
-    superuser.execute(schema.script())
-    assert len(bare.roles()) == 4
+    assert not schema.install(connection).changed
+
+    # A superuser creates the roles later, and the owner installs again: then each may call what it should.
+    for role in schema.ROLES:
+        superuser.execute(f"create role {role}".encode())
+    superuser.execute("grant penstock_publisher, penstock_consumer, penstock_viewer to penstock_admin")
+    schema.install(connection)
     assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERYBODY
     assert _owners(connection) == {owner}
+    again = schema.install(connection)
+    assert again.before == again.after
 
     # And the owner upgrades, with roles that are not the owner's.
     before = describe(connection)
@@ -78,20 +85,34 @@ def test_an_owner_who_may_not(bare: Cluster, open_connection: Open) -> None:
     assert bare.roles() == []
 
 
-def test_an_upgrade_by_a_superuser_keeps_one_owner(bare: Cluster, open_connection: Open) -> None:
+def test_an_upgrade_is_for_the_owner(bare: Cluster, open_connection: Open) -> None:
     source = schema.load()
     more = schema.File("9999_more", "create table penstock.more (); create type penstock.also as (x int)")
     newer = schema.Source("999.0", (*source.tables, more), source.functions, source.roles)
     owner = bare.make_login()
     dsn = bare.make_database(owner)
-    schema.install(open_connection(dsn, owner))
-    superuser = open_connection(dsn)
-    schema.install(superuser, newer)
+    connection, superuser = open_connection(dsn, owner), open_connection(dsn)
+    schema.install(connection)
+    with pytest.raises(SchemaUnsafe, match=f'belongs to role "{owner}", not to "postgres"'):
+        schema.install(superuser, newer)
+    schema.install(connection, newer)
     assert _owners(superuser) == {owner}
-    assert superuser.execute("select current_user, current_setting('role')").fetchone() == (
-        "postgres",
-        "none",
-    )
+
+
+def test_an_owner_that_cannot_log_in(bare: Cluster, open_connection: Open) -> None:
+    owner = bare.make_login()
+    bare.root.execute(f"alter role {owner} nologin".encode())
+    dsn = bare.make_database(owner)
+    deployer = bare.make_login(f"in role {owner}")
+    connection = open_connection(dsn, deployer)
+    connection.execute(f"set role {owner}".encode())
+    schema.install(connection)
+    assert _owners(connection) == {owner}
+    connection.execute("reset role")
+    with pytest.raises(psycopg.errors.DatabaseError) as caught:
+        connection.execute(schema.script().encode())
+    assert caught.value.sqlstate == "PN009"
+    assert (caught.value.diag.message_hint or "").endswith(f"with the option -c role={owner}.")
 
 
 def test_a_schema_that_a_superuser_made_for_somebody(bare: Cluster, open_connection: Open) -> None:
@@ -114,6 +135,9 @@ def test_somebody_without_rights_is_refused(bare: Cluster, open_connection: Open
     schema.install(superuser)
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         schema.check(connection)
+
+    with pytest.raises(SchemaUnsafe):
+        schema.uninstall(connection)
 
     superuser.execute(f"grant penstock_publisher to {stranger}")
     schema.check(connection)

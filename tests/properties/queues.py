@@ -46,7 +46,7 @@ class Queue:
     lines: set[str | None] = field(default_factory=set)
     """Tenants that have seats, free or held, after the last step: consume and maintain() give those."""
     unseen: list[tuple[int, str | None]] = field(default_factory=list)
-    """Lines in which a message came to wait and no session has looked since, with the most urgent priority."""
+    """Lines in which a message came to wait and no session has looked since."""
 
     def state(self, *states: str) -> list[Message]:
         """The messages in a state, by id."""

@@ -53,7 +53,14 @@ def test_a_call_without_the_role_is_refused(engine: Engine, login: str) -> None:
     table = callable_by()
     calls = engine.query("""
         select p.proname, format('penstock.%%I(%%s)', p.proname, (
-            select string_agg('null::' || format_type(t.type, null), ', ' order by t.n)
+            select string_agg(
+                'null::' || case format_type(t.type, null)
+                    when 'anyelement' then 'integer'
+                    when 'anyarray' then 'integer[]'
+                    else format_type(t.type, null)
+                end,
+                ', ' order by t.n
+            )
             from unnest(p.proargtypes) with ordinality t(type, n)
         ))
         from pg_proc p where p.pronamespace = 'penstock'::regnamespace

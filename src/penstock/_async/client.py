@@ -184,6 +184,7 @@ class AsyncClient(AsyncApi):
             async with connections.lend(patience) as own:
                 probe = calls.session()
                 session = probe.parse(await own.fetch(probe.text, probe.parameters))
+                schema.check_owner(session.lower_owner, session.database)
                 connections.is_pooled = session.pid != own.connection.info.backend_pid
                 if session.isolation != "read committed":
                     connections.settings.append(_stricter_isolation(session, connections.is_pooled))

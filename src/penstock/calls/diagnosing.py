@@ -106,9 +106,10 @@ def roles_held() -> Call[list[RoleHeld]]:
 
 
 def limit_transaction(statement_seconds: float, lock_seconds: float) -> Call[None]:
-    """Let nothing in this transaction take longer, nor wait longer for a lock."""
+    """Limit the time of statements and locks in this transaction, and its search path to pg_catalog."""
     text = (
-        "select pg_catalog.set_config('statement_timeout', %s, true), "
+        "select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), "
+        "pg_catalog.set_config('statement_timeout', %s, true), "
         "pg_catalog.set_config('lock_timeout', %s, true)"
     )
     limits = (str(round(statement_seconds * 1000)), str(round(lock_seconds * 1000)))

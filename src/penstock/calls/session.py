@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock import schema
 from penstock.statements import Call, Repeat
 
 __all__ = [
@@ -20,12 +21,13 @@ __all__ = [
 
 
 class Session(NamedTuple):
-    """What a client has to know of a connection."""
+    """What a client has to know of a connection. lower_owner: see `schema.LOWER_OWNER`."""
 
     pid: int
     isolation: str
     client_min_messages: str
     database: str
+    lower_owner: str | None
 
 
 SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
@@ -39,7 +41,8 @@ SMALLEST_COMMIT = "select pg_catalog.pg_logical_emit_message(true, 'penstock', '
 def session() -> Call[Session]:
     text = (
         "select pg_catalog.pg_backend_pid(), pg_catalog.current_setting('default_transaction_isolation'), "
-        "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database()"
+        "pg_catalog.current_setting('client_min_messages'), pg_catalog.current_database(), "
+        f"cast({schema.LOWER_OWNER} as pg_catalog.text)"
     )
     return Call("session", text, (), lambda found: Session(*found[0]), Repeat.SAFE)
 

@@ -40,7 +40,7 @@ CHECKS = (
     Check("maintenance", "whether somebody calls maintain()", upkeep.maintenance),
     Check("floors", "a floor that does not rise, and who keeps it down", upkeep.floors),
     Check("claims", "how much it takes to find the next message, and slow calls", upkeep.claims),
-    Check("locks", "who has locked tables of the queues", upkeep.locks),
+    Check("locks", "who has locked tables of the queues, or the queues themselves", upkeep.locks),
     Check("consumers", "queues in which messages wait and nobody takes them", queues.consumers),
     Check("paused", "paused queues with messages", queues.paused),
     Check("overdue", "leases that ran out and delayed messages that are due, left lying", queues.overdue),

@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from penstock import calls, schema
-from penstock.errors import SchemaError, SchemaMissing
+from penstock.errors import SchemaError, SchemaMissing, SchemaUnsafe
 from penstock.statements import Call
 
 from .facts import ClockReading, Facts, NotKnown, Pooling
@@ -42,6 +42,8 @@ def gather(
     version = source.schema()
     if isinstance(version, SchemaMissing):
         source.refuse(NotKnown("the database has no schema penstock", *_migrate()))
+    if isinstance(version, SchemaUnsafe):
+        source.refuse(NotKnown(str(version), version.hint))
     server = source.ask(calls.diagnose_server())
     engine = source.ask(calls.diagnose_engine())
     holders = source.ask(calls.diagnose_holders())

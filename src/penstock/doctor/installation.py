@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from penstock.errors import SchemaError, SchemaMissing, SchemaTooNew
+from penstock.errors import SchemaError, SchemaMissing, SchemaTooNew, SchemaUnsafe
 from penstock.version import __version__
 from penstock.wording import age, count
 
@@ -22,13 +22,16 @@ MOVED_SECONDS = 0.5
 
 def schema(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     found = facts.schema
+    command: str | None
     if isinstance(found, NotKnown):
         raise found
     if not isinstance(found, SchemaError):
         newer = "" if found.package_version == __version__ else f", this package is {__version__}"
         yield ok("schema", f"Version {found.package_version} (migration {found.migration}){newer}.")
         return
-    if isinstance(found, SchemaTooNew):
+    if isinstance(found, SchemaUnsafe):
+        advice, command = found.hint or "", None
+    elif isinstance(found, SchemaTooNew):
         advice, command = "Upgrade the package on this machine:", "pip install --upgrade penstock"
     else:
         what = "Install it:" if isinstance(found, SchemaMissing) else "Upgrade it:"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from penstock.diagnoses import Holder, QueueDiagnosis
 from penstock.wording import age, ago, count
@@ -13,7 +13,7 @@ from .holders import doing, letting_go, subject, who
 
 __all__ = ["claims", "floors", "locks", "maintenance"]
 
-MAINTAINER = -1
+INSTALLER, MAINTAINER = 0, -1
 # Blocks that are looked at to find the first message of each priority; a few dozen where all is well.
 BLOCKS, BLOCKS_BAD = 500, 5000
 PROBE_MS = 500.0
@@ -199,5 +199,55 @@ def locks(facts: Facts, limits: Limits) -> Iterator[Finding]:
             advice,
             command,
         )
+    for finding in _held_queues(facts, limits):
+        fine = False
+        yield finding
     if fine:
-        yield ok("locks", "Nobody keeps others from the tables.")
+        yield ok("locks", "No session keeps others from the tables or the queues.")
+
+
+def _held_queues(facts: Facts, limits: Limits) -> Iterator[Finding]:
+    """Sessions that hold advisory locks of the engine as the engine does not.
+
+    Any login can take such a lock. The engine takes them for a transaction, publishers shared. So a session
+    that is idle outside of a transaction took its lock by itself. Inside of one, an exclusive lock that lasts
+    is suspicious, and a shared one is not.
+    """
+    for holder in facts.others():
+        idle = holder.kind == "session" and holder.state == "idle"
+        keys = holder.advisory_keys if idle else [key for key in holder.exclusive_keys if key != MAINTAINER]
+        lasts = _lasts(holder, facts)
+        if not keys or lasts < min(LOCKED_SECONDS, limits.patience):
+            continue
+        advice, command = letting_go(holder)
+        how = "exclusively"
+        if idle:
+            how = "outside of a transaction, as Penstock never does"
+            advice = "Only that session can release it (pg_advisory_unlock_all). To end the session:"
+        found = f"{who(holder, facts)}, holds the lock of {_names(keys, facts)} {how}."
+        if holder.blocked_count:
+            waiting = "" if holder.blocked_since is None else f" for {age(facts.now - holder.blocked_since)}"
+            found += f" {count(holder.blocked_count, 'session')} waiting{waiting}."
+        yield Finding(
+            "locks",
+            "problem" if holder.blocked_count or lasts >= limits.patience else "warning",
+            subject(holder),
+            f"{found} {doing(holder, facts)}".strip(),
+            advice,
+            command,
+        )
+
+
+def _lasts(holder: Holder, facts: Facts) -> float:
+    """For how many seconds it has held its locks at least, as far as that may be seen."""
+    since = [holder.transaction_started_at, holder.blocked_since]
+    if holder.state == "idle":
+        since.append(holder.state_changed_at)
+    return max(((facts.now - moment).total_seconds() for moment in since if moment is not None), default=0.0)
+
+
+def _names(keys: Iterable[int], facts: Facts) -> str:
+    queues = [] if isinstance(facts.queues, NotKnown) else facts.queues
+    names = {queue.queue_id: f"queue {queue.queue_name}" for queue in queues}
+    names |= {INSTALLER: "the installer", MAINTAINER: "maintain()"}
+    return ", ".join(names.get(key, f"queue id {key}") for key in sorted(keys))

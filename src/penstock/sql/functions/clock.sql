@@ -1,5 +1,7 @@
 -- Clock and channels: the one clock of the engine, and how waiting consumers are woken.
 
+-- What is inlined cannot pin a search path: its names and operators are qualified instead.
+
 -- The only clock. clock_timestamp(), not now(): in a long transaction a lease would be born expired.
 -- It is inlined, so it costs nothing; tests replace its body to move time. Without a search path of its own, which would keep it
 -- from being inlined: so every name in it is qualified, and the same holds for channel() and done_channel().

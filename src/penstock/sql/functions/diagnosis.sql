@@ -45,27 +45,36 @@ set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
     with locks as materialized (
-        select l.pid, l.virtualtransaction, l.locktype, l.mode, l.transactionid, l.relation, l.objid
+        select
+            l.pid, l.virtualtransaction, l.locktype, l.mode, l.transactionid, l.relation, l.granted, l.waitstart,
+            case when l.objid::bigint > 2147483647 then l.objid::bigint - 4294967296 else l.objid::bigint end::int as key
         from pg_locks l
-        where l.granted and (
+        where (
             l.locktype = 'advisory' and l.classid = 1346719315 and l.objsubid = 2
                 and l.database = (select d.oid from pg_database d where d.datname = current_database())
-            or l.locktype = 'relation' and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+            or l.granted and l.locktype = 'relation' and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
                 and l.database = (select d.oid from pg_database d where d.datname = current_database())
-            or l.locktype = 'transactionid' and l.pid is null
+            or l.granted and l.locktype = 'transactionid' and l.pid is null
         )
     ), holding as materialized (
         select
             l.pid, l.virtualtransaction,
-            array_agg(distinct case when l.objid::bigint > 2147483647 then l.objid::bigint - 4294967296 else l.objid::bigint end::int)
-                filter (where l.locktype = 'advisory') as keys,
+            array_agg(distinct l.key) filter (where l.locktype = 'advisory') as keys,
+            array_agg(distinct l.key) filter (where l.locktype = 'advisory' and l.mode = 'ExclusiveLock') as exclusive_keys,
             array_agg(distinct c.relname::text) filter (where c.oid is not null) as tables,
             max(l.transactionid::text) filter (where l.locktype = 'transactionid') as xid
         from locks l
         left join pg_class c on l.locktype = 'relation' and c.oid = l.relation and c.relnamespace = to_regnamespace('penstock')
             and c.relkind in ('r', 'p', 'i', 'S')
+        where l.granted
         group by l.pid, l.virtualtransaction
         having bool_or(l.locktype <> 'relation') or count(c.oid) > 0
+    ), blocking as materialized (
+        -- The sessions that wait for a lock of the engine which this one has.
+        select h.pid, h.virtualtransaction, count(distinct w.pid) as waiting, min(w.waitstart) as since
+        from holding h
+        join locks w on w.locktype = 'advisory' and not w.granted and w.key = any(h.keys) and w.pid is distinct from h.pid
+        group by h.pid, h.virtualtransaction
     ), sessions as (
         select
             case when a.backend_type = 'walsender' or a.backend_type is null and a.datid is null then 'standby' else 'session' end as kind,
@@ -74,21 +83,23 @@ as $$
             greatest(age(a.backend_xmin), age(a.backend_xid))::bigint as held,
             coalesce(a.backend_xmin, a.backend_xid) is not null and (a.datid is null or a.datname = current_database())
                 and not exists (select from pg_stat_progress_vacuum v where v.pid = a.pid) as holds,
-            null::bigint as catalog_age, h.keys, h.tables, true as active, null::text as wal_status, null::bigint as retained
+            null::bigint as catalog_age, h.keys, h.exclusive_keys, b.waiting, b.since, h.tables, true as active, null::text as wal_status, null::bigint as retained
         from pg_stat_activity a
         left join holding h on h.pid = a.pid
+        left join blocking b on b.pid = a.pid
         where a.usesysid is not null and (a.xact_start is not null or a.backend_xmin is not null or a.backend_xid is not null or h.pid is not null)
     ), prepared as (
         select
             'prepared transaction', false, null::int, p.gid, p.database::text, p.owner::text, null::text, null::text, 'prepared', p.prepared, p.prepared, null::text,
-            age(p.transaction)::bigint, p.database = current_database(), null::bigint, h.keys, h.tables, false, null::text, null::bigint
+            age(p.transaction)::bigint, p.database = current_database(), null::bigint, h.keys, h.exclusive_keys, b.waiting, b.since, h.tables, false, null::text, null::bigint
         from pg_prepared_xacts p
         left join holding h on h.pid is null and h.xid = p.transaction::text
+        left join blocking b on b.pid is null and b.virtualtransaction = h.virtualtransaction
     ), slots as (
         select
             'replication slot', false, s.active_pid, s.slot_name::text, s.database::text, null::text, s.plugin::text, null::text, s.slot_type,
             null::timestamptz, (to_jsonb(s) ->> 'inactive_since')::timestamptz, null::text,
-            age(s.xmin)::bigint, s.xmin is not null, age(s.catalog_xmin)::bigint, null::int[], null::text[], s.active, s.wal_status,
+            age(s.xmin)::bigint, s.xmin is not null, age(s.catalog_xmin)::bigint, null::int[], null::int[], null::bigint, null::timestamptz, null::text[], s.active, s.wal_status,
             pg_wal_lsn_diff(case when pg_is_in_recovery() then pg_last_wal_replay_lsn() else pg_current_wal_lsn() end, s.restart_lsn)::bigint
         from pg_replication_slots s
     )
@@ -96,7 +107,7 @@ as $$
     order by x.held desc nulls last, x.xact_start limit 1000
 $$;
 comment on function penstock.diagnose_holders() is
-    'Whoever has a transaction open, or keeps something for later: sessions, standbys, prepared transactions and replication slots, at most 1000. held_age: how many transactions ago what it still may want to see was current; holds_vacuum: whether vacuum has to keep that in the tables of this database. advisory_keys: the locks of the engine that it has, by queue id (0: of the installer, -1: of maintain()); while it has that of a queue, the floor of the queue cannot rise. locked_tables: tables and indexes of the engine that it has locked against writers. Of slots: name, catalog_age, wal_status, retained_bytes. own: the caller itself. What the caller may not see of others is null, or <insufficient privilege>.';
+    'Whoever has a transaction open, or keeps something for later: sessions, standbys, prepared transactions and replication slots, at most 1000. held_age: how many transactions ago what it still may want to see was current; holds_vacuum: whether vacuum has to keep that in the tables of this database. advisory_keys: the locks of the engine that it has, by queue id (0: of the installer, -1: of maintain()); while it has that of a queue, the floor of the queue cannot rise. exclusive_keys: those that it has exclusively. blocked_count, blocked_since: how many sessions wait for one of these locks, and since when. locked_tables: tables and indexes of the engine that it has locked against writers. Of slots: name, catalog_age, wal_status, retained_bytes. own: the caller itself. What the caller may not see of others is null, or <insufficient privilege>.';
 
 -- Sizes are as of the last vacuum: to ask the file system would take a lock on each table.
 create or replace function penstock.diagnose_tables() returns setof penstock.table_diagnosis
@@ -137,7 +148,9 @@ $$;
 comment on function penstock.diagnose_tables() is
     'How the tables of the engine are: their size with indexes as of the last vacuum, living and dead rows as the statistics know them, from how many dead rows on autovacuum comes, whether it may (autovacuum), when they were last vacuumed and analyzed, and the age of their oldest transactions.';
 
--- A session may have standard_conforming_strings off: no backslash stands in a pattern. The extension may be in any schema; that the view is its own is looked up, so that nobody can put another in its place.
+-- The extension may be in any schema. Only its own view is read, and by a superuser only where a superuser owns the view:
+-- another owner could replace it by one that runs code.
+-- A session may have standard_conforming_strings off: no backslash stands in a pattern.
 create or replace function penstock.diagnose_statements() returns setof penstock.statement_diagnosis
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -154,7 +167,11 @@ begin
     from pg_extension e
     join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid and d.classid = 'pg_class'::regclass and d.deptype = 'e'
     join pg_class c on c.oid = d.objid
-    where e.extname = 'pg_stat_statements' and c.relname = 'pg_stat_statements' and c.relkind = 'v';
+    where e.extname = 'pg_stat_statements' and c.relname = 'pg_stat_statements' and c.relkind = 'v'
+        and (
+            (select o.rolsuper from pg_roles o where o.oid = c.relowner)
+            or not exists (select from pg_roles u where u.rolsuper and u.rolname in (current_user, session_user))
+        );
     if view is not null and has_table_privilege(view, 'select') then
         begin
             return query execute format(

@@ -1,0 +1,93 @@
+-- The schema must hold only what the installer has made: ordinary tables, sequences, composite types and functions of its
+-- owner, without a hook on which another role's code could run. Catalog look-ups only, after guards/role.sql has passed.
+do $guard$
+declare
+    -- Who may add a hook, and the hooks. Types and functions of the catalog itself have no rows in pg_depend.
+    me constant oid := (select r.oid from pg_roles r where r.rolname = current_user);
+    home constant oid := (select n.oid from pg_namespace n where n.nspname = 'penstock');
+    found_here text;
+    tables text;
+begin
+    -- Wait for a transaction that is adding a trigger to these at this moment; the look-ups below then see it.
+    select string_agg(format('penstock.%I', c.relname), ', ') into tables
+    from pg_class c
+    where c.relnamespace = home and c.relname in ('migrations', 'installation') and c.relkind = 'r' and c.relowner = me;
+    if tables is not null then
+        execute format('lock table only %s in share row exclusive mode', replace(tables, ', ', ', only '));
+    end if;
+
+    select string_agg(x.what, ', ') into found_here
+    from (
+        select distinct format('%s for %s', a.privilege_type, coalesce('"' || pg_get_userbyid(nullif(a.grantee, 0)) || '"', 'PUBLIC')) as what
+        from (
+            select n.nspacl as acl, 'CREATE' as wanted from pg_namespace n where n.oid = home
+            union all
+            select c.relacl, x.wanted
+            from pg_class c, (values ('TRIGGER'), ('REFERENCES')) x(wanted)
+            where c.relnamespace = home and c.relkind in ('r', 'p')
+        ) g
+        cross join lateral aclexplode(g.acl) a
+        where a.privilege_type = g.wanted and a.grantee <> me
+        order by 1 limit 5
+    ) x;
+    if found_here is not null then
+        raise exception using
+            errcode = 'PN009',
+            message = format('other roles may put code into the schema penstock in database "%s": %s', current_database(), found_here),
+            hint = 'Take these rights away: revoke create on schema penstock from ...; revoke trigger, references on all tables in schema penstock from ....';
+    end if;
+
+    if exists (select from pg_depend d where d.refclassid = 'pg_namespace'::regclass and d.refobjid = home and d.classid in ('pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass))
+        and (select count(*) from pg_class c where c.relnamespace = home and c.relname in ('migrations', 'installation') and c.relkind = 'r') < 2
+    then
+        raise exception using
+            errcode = 'PN009',
+            message = format('database "%s" has a schema penstock that Penstock did not create', current_database()),
+            hint = 'Rename that schema, or install into another database.';
+    end if;
+
+    with relations as materialized (
+        select c.oid, c.relkind, c.relowner from pg_class c where c.relnamespace = home
+    ), types as materialized (
+        select t.oid, t.typowner from pg_type t where t.typnamespace = home
+    ), parts(classid, objid) as materialized (
+        -- What may contain an expression that is evaluated when a table is written or analyzed.
+        select 'pg_class'::regclass::oid, r.oid from relations r
+        union all select 'pg_type'::regclass, t.oid from types t
+        union all select 'pg_attrdef'::regclass, d.oid from pg_attrdef d join relations r on r.oid = d.adrelid
+        union all select 'pg_constraint'::regclass, c.oid from pg_constraint c where c.connamespace = home
+    ), strange(classid, objid) as (
+        select 'pg_class'::regclass::oid, r.oid from relations r where r.relowner <> me or r.relkind not in ('r', 'p', 'i', 'I', 'S', 'c')
+        union all select 'pg_type'::regclass, t.oid from types t where t.typowner <> me
+        union all select 'pg_proc'::regclass, p.oid from pg_proc p where p.pronamespace = home and p.proowner <> me
+        union all
+        select d.classid, d.objid from pg_depend d
+        where d.refclassid = 'pg_namespace'::regclass and d.refobjid = home
+            and d.classid not in (
+                'pg_class'::regclass, 'pg_type'::regclass, 'pg_proc'::regclass, 'pg_default_acl'::regclass, 'pg_publication_namespace'::regclass
+            )
+        union all select 'pg_trigger'::regclass, t.oid from pg_trigger t join relations r on r.oid = t.tgrelid where not t.tgisinternal
+        union all select 'pg_rewrite'::regclass, w.oid from pg_rewrite w join relations r on r.oid = w.ev_class
+        union all select 'pg_policy'::regclass, p.oid from pg_policy p join relations r on r.oid = p.polrelid
+        union all select 'pg_cast'::regclass, k.oid from pg_cast k join types t on t.oid in (k.castsource, k.casttarget)
+        union all
+        select 'pg_class'::regclass, i.inhrelid from pg_inherits i join relations r on r.oid = i.inhparent
+        where i.inhrelid <> all (select x.oid from relations x)
+        union all
+        select 'pg_constraint'::regclass, c.oid from pg_constraint c join relations r on r.oid = c.confrelid
+        where c.contype = 'f' and c.conrelid <> all (select x.oid from relations x)
+        union all
+        select d.classid, d.objid from parts x join pg_depend d on d.classid = x.classid and d.objid = x.objid
+        where d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_opfamily'::regclass)
+            or d.refclassid = 'pg_type'::regclass and d.refobjid <> all (select t.oid from types t)
+    )
+    select string_agg(x.what, ', ') into found_here
+    from (select distinct pg_describe_object(s.classid, s.objid, 0) as what from strange s order by 1 limit 5) x;
+    if found_here is not null then
+        raise exception using
+            errcode = 'PN009',
+            message = format('the schema penstock in database "%s" has something in it that Penstock did not make: %s', current_database(), found_here),
+            hint = 'Look at it: it could run code with the rights of the installer. Then drop it.';
+    end if;
+end
+$guard$;
