@@ -268,7 +268,8 @@ SIGNATURES = {
         "",
         """setof (queue_id, queue_name, paused_at, ready_count, waiting_since, seatless_count,
         neglected_count, neglected_since, overdue_count, overdue_since, expired_count, expired_since,
-        active_count, last_claimed_at, last_settled_at, dead_last_hour, dead_day_before, floor_behind, probe_ms, probe_blocks, is_probed)""",
+        active_count, last_claimed_at, last_settled_at, dead_last_hour, dead_day_before,
+         floor_behind, probe_ms, probe_blocks, is_probed)""",
     ),
     "diagnose_errors": (
         "",
