@@ -32,6 +32,7 @@ def states(queue: penstock.Client) -> dict[str, int]:
     queue.reject(second, "line one\nline two \x1b[31m")
     ready = queue.send("q", "ready", tenant="acme", ttl=3600)
     queue.send_many("q", ["ready too", "and this"], tenant="acme")
+    queue.maintain()
     waiting = queue.send("q", "waiting", tenant="acme")
     scheduled = queue.send("q", "scheduled", delay=3600, priority=penstock.LOW)
     return {

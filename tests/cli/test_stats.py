@@ -23,6 +23,7 @@ def busy(queue: penstock.Client) -> penstock.Client:
     done, dead, _active = queue.consume_batch("busy", batch_size=3, visibility_timeout=3600)
     queue.ack(done)
     queue.reject(dead)
+    queue.maintain()
     return queue
 
 

@@ -24,10 +24,10 @@ class Cluster:
         self._databases: list[str] = []
         self._logins: list[str] = []
 
-    def make_database(self, owner: str = "postgres") -> str:
+    def make_database(self, owner: str = "postgres", options: str = "") -> str:
         """An empty database: its DSN."""
         name = f"install_{secrets.token_hex(6)}"
-        self.root.execute(f"create database {name} owner {owner}")
+        self.root.execute(f"create database {name} owner {owner} {options}")
         self._databases.append(name)
         return self.server.dsn(name)
 

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row
 
 from penstock import __version__, schema
-from penstock.errors import MIGRATE, SchemaMissing, SchemaOutdated, SchemaTooNew
+from penstock.errors import MIGRATE, InvalidArgument, SchemaMissing, SchemaOutdated, SchemaTooNew
 
 from .catalog import describe, everything
 from .conftest import Cluster, Open
@@ -46,6 +46,15 @@ def test_again_by_the_script_changes_nothing_but_the_time(cluster: Cluster, open
     connection.execute(schema.script())
     assert describe(connection) == before
     schema.check(connection)
+
+
+def test_a_database_without_an_encoding_is_refused(cluster: Cluster, open_connection: Open) -> None:
+    """It would take a tenant whose name no client can read."""
+    without = cluster.make_database(options="encoding 'SQL_ASCII' locale 'C' template template0")
+    connection = open_connection(without)
+    with pytest.raises(InvalidArgument, match="has the encoding SQL_ASCII"):
+        schema.install(connection)
+    assert schema.installed_version(connection) is None
 
 
 def test_every_body_is_valid(cluster: Cluster, open_connection: Open) -> None:

@@ -207,10 +207,9 @@ begin
         return;
     end if;
     m.errors := penstock._readable_errors(m.errors);
+    m.result := penstock._readable(m.result);
     return query
-    select
-        m.message_id, m.queue_name, m.state, m.delivery_attempts, m.reason, m.errors -> -1 ->> 'error', m.errors, m.moved_at, m.completed_at,
-        penstock._readable(m.result);
+    select m.message_id, m.queue_name, m.state, m.delivery_attempts, m.reason, m.errors -> -1 ->> 'error', m.errors, m.moved_at, m.completed_at, m.result;
 end
 $$;
 comment on function penstock.get_result(text, bigint) is
