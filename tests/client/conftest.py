@@ -52,11 +52,11 @@ class Activity:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
 
-    def count(self, condition: str = "true") -> int:
-        """How many there are for which that is true."""
+    def count(self, condition: str = "true", *, name: str = "penstock") -> int:
+        """How many of that application there are for which that is true."""
         ((number,),) = self._connection.execute(
             f"""select count(*) from pg_stat_activity where datname = current_database()
-            and pid <> pg_backend_pid() and application_name = 'penstock' and {condition}""".encode()
+            and pid <> pg_backend_pid() and application_name = '{name}' and {condition}""".encode()
         ).fetchall()
         assert isinstance(number, int)
         return number
