@@ -418,7 +418,7 @@ begin
             errcode = 'PN004',
             message = format('database "%s" has the encoding SQL_ASCII,', current_database())
                 || ' in which text may be bytes that no client can read',
-            hint = 'Install into one with an encoding: create database ... encoding ''UTF8'' template template0.';
+            hint = 'Use another: create database ... encoding ''UTF8'' template template0.';
     end if;
     perform set_config('penstock.functions', coalesce(string_agg(p.oid || ' ' || p.ctid, ';'), ''), true)
     from pg_proc p
