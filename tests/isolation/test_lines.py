@@ -273,3 +273,126 @@ def test_the_most_urgent_comes_first_also_among_tenants_that_are_new(spec18: Spe
         for _ in range(4)
     ]
     assert order == [[(0,)], [(1,)], [(2,)], [(3,)]]
+
+
+# sessions that keep their transactions open
+
+
+def test_a_claim_of_many_new_tenants_that_stays_open_starves_no_other_line(spec18: Spec) -> None:
+    a, b, c = spec18.sessions(3)
+    queue(a)
+    a.send("q", tenant="known")
+    a.ack("q", *a.claim("q"))
+    a.rows("send_messages", "q", ["1"] * 1500, tenants=[f"tenant {n}" for n in range(1500)])
+    b.begin()
+    assert len(b.claim("q", 1500)) == 1500
+    c.begin("repeatable read")
+    sent = c.send("q", tenant="known")
+    c.commit()
+    assert [x.id for x in a.claim("q")] == sent
+    for _ in range(3):
+        a.maintain()
+        assert a.claim("q") == []
+    ((number,),) = spec18.look("select count(*) from penstock.line_checks")
+    assert number <= 1501
+    b.rollback()
+
+
+def test_a_claim_of_one_new_tenant_that_stays_open_holds_up_no_other(spec18: Spec) -> None:
+    a, b = spec18.sessions(2)
+    queue(a)
+    a.send("q", tenant="first")
+    b.begin()
+    assert len(b.claim("q")) == 1
+    for n in range(600):
+        a.send("q", tenant=f"tenant {n}")
+    got: list[Claim] = []
+    while claimed := a.claim("q", 100):
+        got += claimed
+    assert len(got) == 600
+    b.rollback()
+
+
+def test_a_claim_of_one_message_that_stays_open_hides_one_message(spec18: Spec) -> None:
+    a, b = spec18.sessions(2)
+    queue(a, cap=50)
+    ids = a.send("q", 50, tenant="new")
+    a.send("q", tenant="known")
+    assert len(a.claim("q", 1)) == 1
+    a.maintain()
+    b.begin()
+    assert len(b.claim("q", 1)) == 1
+    assert len(a.claim("q", 100)) == len(ids) - 1
+    b.rollback()
+
+
+@pytest.mark.parametrize("who", ["publisher", "settler"])
+def test_a_message_is_not_taken_along_into_a_transaction_that_stays_open(spec18: Spec, who: str) -> None:
+    a, b, c = spec18.sessions(3)
+    queue(a, cap=5)
+    a.send("q", tenant="known")
+    held = a.claim("q")
+    c.begin("repeatable read")
+    sent = c.send("q", tenant="known")
+    c.commit()
+    b.begin()
+    if who == "publisher":
+        b.send("q", tenant="known")
+    else:
+        b.ack("q", *held)
+    assert [x.id for x in a.claim("q")] == sent
+    b.rollback()
+
+
+def test_a_first_cap_waits_for_open_claims_and_holds_up_nobody(spec18: Spec) -> None:
+    a, b, c = spec18.sessions(3)
+    a.value("create_queue", "q", max_delivery_attempts=0)
+    a.send("q", 5, tenant="acme")
+    c.begin()
+    (held, *_) = c.claim("q", 1)
+    altering = b.start("alter_queue", "q", tenant_max_active=1)
+    for _ in range(20):
+        assert len(a.start("send_messages", "q", "{1}", tenant="other").passes()) == 1
+    assert c.value("nack_message", "q", held.id, held.token) is True
+    c.commit()
+    altering.rows()
+    assert len({x.id for x in a.claim("q", 100)}) == 2
+
+
+# order
+
+
+def test_priorities_hold_where_a_line_has_several_checks(spec18: Spec) -> None:
+    a = spec18.session()
+    queue(a)
+    a.send("q", tenant="low", priority=3)
+    a.maintain()
+    for tenant, priority in (("x", 0), ("x", 0), ("y", 1)):
+        a.send("q", tenant=tenant, priority=priority)
+    claimed = [a.claim("q", 1)[0].id for _ in range(3)]
+    look = "select tenant from penstock.active where id = %s"
+    assert [spec18.look(look, message) for message in claimed] == [[("x",)], [("y",)], [("low",)]]
+
+
+def test_an_urgent_message_goes_before_one_that_waits_although_a_seat_is_free(spec18: Spec) -> None:
+    a, b = spec18.sessions(2)
+    queue(a)
+    a.send("q", tenant="acme")
+    a.ack("q", *a.claim("q"))
+    b.begin("repeatable read")
+    b.send("q", tenant="acme", priority=3)
+    b.commit()
+    urgent = a.send("q", tenant="acme", priority=0)
+    assert [x.id for x in a.claim("q", 1)] == urgent
+
+
+def test_the_oldest_is_first_also_after_the_cap_was_taken_away(spec18: Spec) -> None:
+    a = spec18.session()
+    queue(a)
+    ids = a.send("q", 1500, tenant="acme")
+    a.value("alter_queue", "q", tenant_max_active=0)
+    ids += a.send("q", tenant="acme")
+    got: list[int] = []
+    while claimed := a.claim("q", 100):
+        got += [x.id for x in claimed]
+    assert got == ids

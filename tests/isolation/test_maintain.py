@@ -283,3 +283,26 @@ def test_a_message_that_became_due_while_its_row_was_locked_is_found_by_the_next
     a.move_clock("10 s")
     assert ("promoted", "q", 1) in a.start("maintain").rows()
     assert [c.id for c in a.claim("q")] == [due[0]]
+
+
+def test_what_was_passed_over_is_looked_at_also_beside_thousands_that_are_locked(spec18: Spec) -> None:
+    a, b, c = spec18.sessions(3)
+    spec18.movable_clock()
+    a.value("create_queue", "q", max_delivery_attempts=0)
+    (sent,) = a.send("q")
+    (held,) = a.claim("q", vt_seconds=5)
+    a.send("q", 1500)
+    crowd = a.claim("q", 1500, vt_seconds=8)
+    a.maintain()
+    b.begin()
+    b.ack("q", held)
+    a.move_clock("6 s")
+    a.maintain()
+    c.begin()
+    c.ack("q", *crowd)
+    a.move_clock("9 s")
+    a.maintain()
+    b.rollback()
+    assert ("leases taken back", "q", 1) in a.start("maintain").rows()
+    assert [x.id for x in a.claim("q")] == [sent]
+    c.rollback()

@@ -136,7 +136,7 @@ def take_places(model: Model, snapshot: Snapshot) -> None:
 def check_seats(model: Model, snapshot: Snapshot) -> None:
     for queue in model.queues.values():
         seats = snapshot.seats[queue.name]
-        queue.lines = {tenant or None for tenant in seats}
+        queue.lines = {tenant or None: listed for tenant, (listed, *_) in seats.items()}
         if queue.cap is None:
             assert seats == {}, f"queue {queue.name} has seats without a cap"
             continue

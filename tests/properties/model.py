@@ -67,8 +67,11 @@ def check_choice(queue: Queue, chosen: Sequence[Message], most: int, at: datetim
                 for e in queue.entries
                 if e.kind == "new" and (e.message.priority, e.message.tenant) == (priority, tenant)
             ]
+            belongs = [m for m in belongs if not m.over(at)]
             own = [m for m in taken if m in belongs]
-            assert own == belongs[: len(own)], f"not in the order of its tenant: {own} of {belongs}"
+            assert own == belongs[: len(own)], (
+                f"not in the order of its tenant: {[m.id for m in own]} of {[(m.id, m.rank) for m in belongs]}"
+            )
 
 
 BEFORE = ("ready", "waiting", "scheduled")
@@ -106,11 +109,10 @@ class Model:
             queue.messages.update({m.id: m for m in messages})
             ready = [m for m in messages if m.state == "ready"]
             if queue.cap is not None and not snapshot:
-                queue.seat(ready, self.now)
+                queue.seat(ready)
             elif queue.fair and not snapshot:
-                # What their tenants published under a snapshot goes before.
-                for tenant in {draft.tenant for draft in drafts}:
-                    queue.bring_in(tenant, len(queue.messages), self.now)
+                # Behind what their tenants published under a snapshot.
+                ready = queue.line_up(ready)
             queue.enter(ready, "fresh" if snapshot else "new")
         return ids
 
@@ -150,7 +152,7 @@ class Model:
             return []
         if queue.settings.max_active is not None:
             batch_size = min(batch_size, max(1, queue.settings.max_active // 2))
-        if queue.cap is not None and queue.look_at_new_lines(batch_size, self.now):
+        if queue.fair and queue.look_at_new_lines(batch_size, self.now):
             claimed = self._choose(queue, batch_size, ids)
         else:
             lines = [[m for m in queue.line(p) if not m.over(self.now)] for p in PRIORITIES]
@@ -168,7 +170,8 @@ class Model:
         queue.take_back(self.now, [m.id for m in claimed])
         queue.promote(self.now, outside.in_line)
         queue.admit(self.now)
-        queue.unseen = []
+        waiting = {m.tenant for m in queue.state("waiting")}
+        queue.unseen = [check for check in queue.unseen if check[1] in waiting]
         known = [
             queue.messages[message_id] for message_id in ids[len(claimed) :] if message_id in queue.messages
         ]
@@ -300,7 +303,7 @@ class Model:
             message.reason = message.moved_at = None
         in_order = sorted(messages, key=lambda m: m.id)
         if queue.cap is not None and not snapshot:
-            queue.seat(in_order, self.now)
+            queue.seat(in_order)
         queue.enter(in_order, "new" if not snapshot else "fresh" if queue.fair else "anywhere")
         return len(messages)
 

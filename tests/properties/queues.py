@@ -43,8 +43,8 @@ class Queue:
     seats_aside: Counter[str | None] = field(default_factory=Counter)
     """Seats that were given back under a snapshot: free when somebody looks who can see all."""
     turns: int = 0
-    lines: set[str | None] = field(default_factory=set)
-    """Tenants that have seats, free or held, after the last step: consume and maintain() give those."""
+    lines: dict[str | None, int] = field(default_factory=dict)
+    """Tenants that have seats, free or held, and how many, after the last step: the engine gives those."""
     unseen: list[tuple[int, str | None]] = field(default_factory=list)
     """Lines in which a message came to wait and no session has looked since."""
 
@@ -118,8 +118,12 @@ class Queue:
         if self.cap is not None and snapshot:
             self.seats_aside += returned
         elif self.cap is not None:
-            for tenant, n in returned.items():
-                self.bring_in(tenant, min(n, self.free_seats(tenant)), at)
+            for tenant, n in sorted(returned.items(), key=lambda item: item[0] or ""):
+                # A seat is handed on where the line has no other that is free.
+                if self.free_seats(tenant) <= n:
+                    self.bring_in(tenant, self.free_seats(tenant), at)
+                if self.free_seats(tenant) > 0 and any(m.tenant == tenant for m in self.state("waiting")):
+                    self.unseen.append((0, tenant))
 
     def take_returns(self, at: datetime) -> None:
         """What was given back under a snapshot."""
@@ -146,14 +150,35 @@ class Queue:
 
     def look_at_new_lines(self, most: int, at: datetime) -> int:
         """What every consume does: so many of the checks that no session has looked at."""
-        chosen = sorted(enumerate(self.unseen[:100]), key=lambda check: (check[1][0], check[0]))[:most]
-        positions = {n for n, _ in chosen}
-        self.unseen = [check for n, check in enumerate(self.unseen) if n not in positions]
-        tenants = {tenant for _, (_, tenant) in chosen}
-        return sum(self.bring_in(tenant, self.free_seats(tenant), at) for tenant in tenants)
+        looked_at = self.unseen[: max(most, 100)]
+        tenants = [tenant for _, (_, tenant) in sorted(enumerate(looked_at), key=lambda c: (c[1][0], c[0]))]
+        chosen = [tenant for tenant in dict.fromkeys(tenants) if self.is_open(tenant)][:most]
+        came = sum(
+            self.bring_in(tenant, most if self.cap is None else min(most, self.free_seats(tenant)), at)
+            for tenant in chosen
+        )
+        done = set(chosen) - {m.tenant for m in self.state("waiting")}
+        rest = self.unseen[max(most, 100) :]
+        self.unseen = [check for check in looked_at if check[1] not in done] + rest
+        return came
+
+    def line_up(self, messages: Sequence[Message]) -> list[Message]:
+        """Those whose tenant has messages waiting wait, too; the others come back."""
+        waiting = {m.tenant for m in self.state("waiting")}
+        behind = [m for m in messages if m.tenant in waiting]
+        for message in behind:
+            self.wait(message, back=False)
+        urgency = {t: min(m.priority for m in behind if m.tenant == t) for t in {m.tenant for m in behind}}
+        self.leave_checks(urgency, unseen=True)
+        return [m for m in messages if m not in behind]
+
+    def is_open(self, tenant: str | None) -> bool:
+        return self.cap is None or self.lines.get(tenant) != self.cap or self.free_seats(tenant) > 0
 
     def leave_checks(self, lines: dict[str | None, int], *, unseen: bool = False) -> None:
-        new = [tenant for tenant in lines if unseen or tenant not in self.lines]
+        new = [
+            tenant for tenant in lines if unseen or tenant not in self.lines or self.free_seats(tenant) > 0
+        ]
         self.unseen += [(lines[tenant], tenant) for tenant in sorted(new, key=lambda tenant: tenant or "")]
 
     def wait(self, message: Message, *, back: bool) -> None:
@@ -184,12 +209,12 @@ class Queue:
         message.entered_as = kind
         self.entries.append(Entry(message, kind))
 
-    def seat(self, messages: Sequence[Message], at: datetime) -> None:
-        """As far as there are seats; what waits of a tenant goes in first."""
-        for tenant in {m.tenant for m in messages} & self.lines:
+    def seat(self, messages: Sequence[Message]) -> None:
+        """As far as there are seats; behind what waits of a tenant they line up."""
+        waiting = {m.tenant for m in self.state("waiting")}
+        for tenant in ({m.tenant for m in messages} & self.lines.keys()) - waiting:
             own = [m for m in messages if m.tenant == tenant]
-            n = min(len(own), self.free_seats(tenant))
-            for message in own[: max(0, n - self.bring_in(tenant, n, at))]:
+            for message in own[: max(0, self.free_seats(tenant))]:
                 message.seated = True
 
     def enter(self, messages: Iterable[Message], kind: str) -> None:
@@ -266,7 +291,7 @@ class Queue:
         alive = sorted((m for m in due if m.state == "scheduled"), key=lambda m: (m.due_at, m.id))
         if self.cap is not None:
             by_time = sorted(alive, key=lambda m: (at if stale else m.due_at or at, m.id not in in_line))
-            self.seat(by_time, at)
+            self.seat(by_time)
         let_in = [m for m in alive if self.cap is None or m.seated]
         self.enter((m for m in let_in if m.attempts > 0), "back")
         self.enter((m for m in let_in if m.attempts == 0), "new")

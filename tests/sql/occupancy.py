@@ -91,7 +91,7 @@ def alter(engine: Engine, **settings: Any) -> None:
 def let_in(engine: Engine) -> None:
     """Works off the checks of lines, as a consume and maintain() do, and nothing else."""
     engine.query(
-        "select penstock._check_lines(q.id, seen_full, 10000)"
+        "select penstock._check_lines(q.id, s.seen_full, 10000)"
         " from penstock.queues q, (values (false), (true)) s(seen_full)"
     )
 

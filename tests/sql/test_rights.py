@@ -472,3 +472,54 @@ def test_a_worker_of_several_queues_shows_those_that_may_be_counted(
         both, none = engine.rows("list_workers")
     assert (both.queues, both.tasks, both.running) == (["open"], [], running[:1])
     assert (none.pid, none.queues) == (3, [])
+
+
+@pytest.mark.parametrize("maintain", ["analyze", "reindex table"])
+def test_an_administrator_that_maintains_a_table_lends_no_right_to_its_owner(
+    engine: Engine, roles: Roles, maintain: str
+) -> None:
+    """Its session runs functions of the indexes as the owner of the table, as autovacuum does."""
+    engine.queue("shut")
+    trusted = roles.make("trusted")
+    roles.run(f"select penstock.grant_queue('{trusted}', 'shut', 'consume')")
+    engine.send("shut", "secret")
+    other = quoted(roles.make("other", "penstock_publisher", "penstock_consumer", "penstock_viewer"))
+    roles.run(f"create schema loot authorization {other}")
+    try:
+        roles.run(f"set role {other}")
+        roles.run("create table loot.found (what text)")
+        roles.run("""
+            create function loot.look() returns void language plpgsql as $$
+            begin
+                if session_user = current_user then
+                    return;
+                end if;
+                insert into loot.found select m.payload::text from penstock.consume_message('shut') m;
+                insert into loot.found select 'declared' from penstock.declare_queue('shut', max_active => 1);
+            exception when sqlstate 'PN008' then
+                insert into loot.found values ('refused');
+            end $$
+        """)
+        roles.run("""
+            create function loot.index(n int) returns int language plpgsql immutable as $$
+            begin perform loot.look(); return n; end $$
+        """)
+        roles.run("create table loot.bait (n int)")
+        roles.run("create index on loot.bait (loot.index(n))")
+        roles.run("insert into loot.bait values (1)")
+        roles.run("reset role")
+        roles.run("truncate loot.found")
+        roles.run(f"{maintain} loot.bait")
+        assert {what for (what,) in engine.query("select what from loot.found")} == {"refused"}
+        assert engine.settings("shut").max_active is None
+        assert engine.take("shut").payload == "secret"
+    finally:
+        roles.run("reset role")
+        roles.run("drop schema loot cascade")
+
+
+def test_a_superuser_is_granted_nothing(engine: Engine) -> None:
+    engine.queue("q")
+    ((superuser,),) = engine.query("select current_user::text")
+    with engine.refused("PN004", superuser, "needs no right"):
+        engine.value("grant_queue", superuser, "q", "view")

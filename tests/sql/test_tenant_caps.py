@@ -83,6 +83,7 @@ def test_tenants_whose_names_look_alike_are_not_one(engine: Engine) -> None:
 def test_ready_and_active_count_together(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=3)
     acme(engine, *range(6))
+    let_in(engine)
     held = engine.take_many("q", 2)
     assert standing(engine) == {"active": [0, 1], "ready": [2], "waiting": [3, 4, 5]}
     engine.ack(held[0])

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +41,17 @@ FIRST = (
     ("penstock consume hello --ack", "and out again"),
     ("penstock top", "watch the queues, live"),
 )
+
+
+def _callable(command: str) -> str:
+    """A command as it can be typed here: with its path where the shell would not find it."""
+    name = command.partition(" ")[0]
+    path = Path(sys.argv[0])
+    if shutil.which(name) is not None or path.name != name:
+        return command
+    with suppress(ValueError):
+        path = path.absolute().relative_to(Path.cwd())
+    return f"{path}{command.removeprefix(name)}"
 
 
 # A line is made of pieces, each with its style.
@@ -112,7 +126,9 @@ class Announcement:
         yield []
         yield [("Try, in another terminal:", "")]
         yield []
-        commands = NEXT if len(self.services) > 1 else FIRST
+        commands = [
+            (_callable(command), what) for command, what in (NEXT if len(self.services) > 1 else FIRST)
+        ]
         width = max(len(command) for command, _ in commands)
         for command, what in commands:
             yield [(f"  {command.ljust(width)}", "cyan"), (f"   {what}", "dim")]

@@ -38,8 +38,8 @@ INTERRUPTED = 130
 
 INSUFFICIENT_PRIVILEGE = "42501"
 ROLES = (
-    "penstock_viewer may look, penstock_publisher send, penstock_consumer consume, penstock_admin do all: "
-    "grant one of them"
+    "penstock doctor --check roles says which role this one lacks: penstock_viewer may look, "
+    "penstock_publisher send, penstock_consumer consume, penstock_admin do all"
 )
 
 # The hints of the schema speak of its functions.

@@ -86,7 +86,10 @@ def cancel(session: Session, queue_name: str, message_id: int) -> None:
     """Take a message out of a queue before it is delivered."""
     with session.connect() as queue:
         if not queue.cancel_message(queue_name, message_id):
-            found = _find(queue, queue_name, message_id)
+            # A publisher may ask for the result of a message, but not look at it.
+            found = queue.get_result(queue_name, message_id)
+            if found is None:
+                raise _missing(queue_name, message_id)
             raise Failure(
                 f"message {message_id} does not wait in queue {queue_name}: it is {found.state}", FAILED
             )
@@ -98,10 +101,14 @@ def cancel(session: Session, queue_name: str, message_id: int) -> None:
 def _find(queue: Api, queue_name: str, message_id: int) -> MessageDetails:
     found = queue.get_message(queue_name, message_id)
     if found is None:
-        raise Failure(
-            f"there is no message {message_id} in queue {queue_name}, or it is not kept any more", NOT_FOUND
-        )
+        raise _missing(queue_name, message_id)
     return found
+
+
+def _missing(queue_name: str, message_id: int) -> Failure:
+    return Failure(
+        f"there is no message {message_id} in queue {queue_name}, or it is not kept any more", NOT_FOUND
+    )
 
 
 def _row(found: ListedMessage, now: datetime) -> tuple[Any, ...]:

@@ -42,7 +42,7 @@ def list_(session: Session) -> None:
     """
     with session.connect() as queue:
         found, now = queue.list_schedules(), queue.clock()
-        queue_names = {each.name for each in queue.list_queues()}
+        queue_names = _queue_names(queue)
     if session.as_json:
         session.output.json([_facts(each) for each in found])
         return
@@ -125,11 +125,21 @@ def _facts(found: ListedSchedule) -> dict[str, Any]:
     return {"task": (found.headers or {}).get("task"), **facts(found)}
 
 
-def _row(found: ListedSchedule, now: datetime, queue_names: Collection[str]) -> tuple[Any, ...]:
+def _queue_names(queue: Api) -> set[str] | None:
+    """The queues that there are; None for a role that may list schedules, but not queues."""
+    from psycopg.errors import InsufficientPrivilege
+
+    try:
+        return {each.name for each in queue.list_queues()}
+    except InsufficientPrivilege:
+        return None
+
+
+def _row(found: ListedSchedule, now: datetime, queue_names: Collection[str] | None) -> tuple[Any, ...]:
     from penstock.tasks.periodic import times_of
 
     times = times_of(found.definition)
-    if found.queue_name not in queue_names:
+    if queue_names is not None and found.queue_name not in queue_names:
         state = "its queue is gone"
     elif found.paused_at is not None:
         state = "paused"

@@ -22,8 +22,8 @@ WITHOUT = {
     "penstock_consumer": "cannot consume: neither a worker nor `penstock maintain` can run with this role",
     "penstock_viewer": "cannot look into queues: `penstock top`, `penstock queue list` and most checks of "
     "doctor do not work",
-    "penstock_admin": "cannot create or change queues, grant rights or bring back dead letters; what the "
-    "code says of queues is not applied",
+    "penstock_admin": "cannot change queues, grant rights or bring back dead letters; where a queue exists, "
+    "what the code says of its settings is not applied",
 }
 
 
@@ -45,7 +45,11 @@ def roles(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     yield Finding("roles", "ok", facts.role, f"It may {_listed(held)}.")
     for each in lacking:
         grant = _grant(each.role, facts.role)
-        there = "" if each.exists else " (not there: run penstock migrate as a role with CREATEROLE)"
+        there = (
+            ""
+            if each.exists
+            else " (not there: a role with CREATEROLE creates it, then the owner of the schema runs penstock migrate)"
+        )
         yield Finding(
             "roles",
             "ok",

@@ -20,6 +20,7 @@ from penstock.errors import (
     DatabaseUnavailable,
     PayloadInvalid,
     PenstockError,
+    PermissionDenied,
     QueueNotFound,
     SchemaError,
 )
@@ -240,6 +241,11 @@ class Fetcher:
             raise
         except SchemaError:
             raise  # this worker does not fit the database any more
+        except PermissionDenied as exc:
+            logger.error("messages of queue %r could not be claimed: %s", source.queue_name, exc)
+            self._contact.refused(source.queue_name, exc)
+            source.poll_at = now() + LONGEST_PAUSE_SECONDS
+            return
         except PenstockError as exc:
             logger.exception("messages of queue %r could not be claimed", source.queue_name)
             self._contact.refused(source.queue_name, exc)

@@ -110,6 +110,10 @@ class Worker:
     # Beside a block
 
     async def __aenter__(self) -> Self:
+        if self._running is not None:
+            raise InvalidArgument(
+                "this worker runs already, or has run: make another Worker for another block"
+            )
         self._running = running = self._loop_of(self.run(), "worker")
         try:
             await self.started.wait()
@@ -262,6 +266,8 @@ class Worker:
                 await client.open()
                 await claims.open()
                 await self._declare(client)
+                # A role that may not consume may not ask this either: the start fails, not the first claim.
+                await claims.channel(self._queue_names[0])
             except (DatabaseUnavailable, ConnectionLost) as exc:
                 if not is_told:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)

@@ -59,7 +59,7 @@ begin
     select
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
         q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null,
-        q.tenant_max_active is not null, q.consumers is not null and not penstock._may(q.consumers)
+        q.plain_tops is not null, q.consumers is not null and not penstock._may(q.consumers)
     into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside, has_lines, is_denied
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= at then
@@ -76,8 +76,8 @@ begin
         missing := least(missing, greatest(most / 2, 1));
     end if;
 
-    -- Lines that no session has looked at since a message came to wait there. No more of them than messages are asked for: what
-    -- comes in is visible to other consumers when this transaction ends.
+    -- Lines that no session has looked at since a message came to wait there. No more of them, and of their messages, than messages are
+    -- asked for: what comes in is visible to other consumers when this transaction ends.
     if has_lines and penstock._any_check(queue_id, false) and pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
         perform penstock._check_lines(queue_id, false, missing);
     end if;

@@ -268,33 +268,42 @@ as $$
 $$;
 comment on function penstock._blocks_of_ready() is 'How many blocks of ready and its order this transaction has looked at.';
 
--- Among the first lines, by name. A line that a check names was left alone since that check was made; one that no check names,
--- since its oldest message was published, and for good.
+-- The lines of the oldest checks, and the first lines by name. A line that a check names was left alone since that check was made;
+-- one that no check names, since its oldest message was published, and for good. A message that another session has locked is
+-- being moved.
 create or replace function penstock._neglected_lines(queue_id int, most int, out lines bigint, out since timestamptz)
 language sql stable
 as $$
-    with recursive waiting as (
+    with recursive checks as materialized (
+        select c.tenant, min(c.made_at) as made_at
+        from (
+            select c.tenant, c.made_at from penstock.line_checks c where c.queue_id = _neglected_lines.queue_id order by c.seen_full, c.rank limit 10 * most
+        ) c
+        group by c.tenant
+    ), by_name as (
         (select w.tenant, 1 as nth from penstock.waiting w where w.queue_id = _neglected_lines.queue_id order by w.tenant limit 1)
         union all
         select n.tenant, l.nth + 1
-        from waiting l
+        from by_name l
         cross join lateral (
             select w.tenant from penstock.waiting w
             where w.queue_id = _neglected_lines.queue_id and w.tenant > l.tenant order by w.tenant limit 1
         ) n
         where l.nth < most
-    ), checks as materialized (
-        select c.tenant, min(c.made_at) as made_at from penstock.line_checks c where c.queue_id = _neglected_lines.queue_id group by c.tenant
     ), neglected as (
-        select coalesce(
-            c.made_at,
-            (select min(w.published_at) from penstock.waiting w where w.queue_id = _neglected_lines.queue_id and w.tenant = l.tenant)
-        ) as since
-        from waiting l
+        select coalesce(c.made_at, w.published_at) as since
+        from (select x.tenant from checks x union select n.tenant from by_name n) l
         cross join lateral (select q.tenant_max_active as cap from penstock.queues q where q.id = _neglected_lines.queue_id) q
+        cross join lateral (
+            select min(w.published_at) as published_at from penstock.waiting w
+            where w.queue_id = _neglected_lines.queue_id and w.tenant = l.tenant and w.xmax = '0'
+        ) w
         left join checks c on c.tenant = l.tenant
-        where q.cap is null or penstock._seats_of(_neglected_lines.queue_id, l.tenant) is distinct from q.cap
-            or penstock._has_free_seat(_neglected_lines.queue_id, l.tenant, 0)
+        where w.published_at is not null
+            and (
+                q.cap is null or penstock._seats_of(_neglected_lines.queue_id, l.tenant) is distinct from q.cap
+                or penstock._has_free_seat(_neglected_lines.queue_id, l.tenant, 0)
+            )
     )
     select count(*), min(n.since) from neglected n
 $$;

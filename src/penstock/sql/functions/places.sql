@@ -342,7 +342,7 @@ comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the pl
 -- Caps are changed while nobody takes places or gives them back: so the queue's lock exclusively, then every row that a claim or a
 -- lease may hold. Others would wait behind whoever waits for that, and who has claimed and is about to ack holds rows and wants
 -- the lock: so nothing is waited for longer than a moment, and all is let go between the tries. After a minute of those it gives up.
-create or replace function penstock._lock_caps(queue_id int) returns void
+create or replace function penstock._lock_caps(queue_id int, for_tenants boolean) returns void
 language plpgsql
 set lock_timeout = '50ms'
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -358,6 +358,10 @@ begin
             perform from penstock.queues q where q.id = queue_id for no key update nowait;
             perform from penstock.places p where p.queue_id = queue_id for update nowait;
             perform from penstock.active a where a.queue_id = queue_id for update nowait;
+            -- A first cap of tenants moves what is ready: an open claim must not hold any of it.
+            perform from penstock.ready r
+            where r.queue_id = queue_id and for_tenants and (select q.tenant_max_active is null from penstock.queues q where q.id = queue_id)
+            for update nowait;
             return;
         exception when lock_not_available then
             if clock_timestamp() > began + interval '60 seconds' then
@@ -371,4 +375,4 @@ begin
     end loop;
 end
 $$;
-comment on function penstock._lock_caps(int) is 'Waits until nobody is at the places of a queue, and keeps it so for the rest of the transaction.';
+comment on function penstock._lock_caps(int, boolean) is 'Waits until nobody is at the places of a queue, and keeps it so for the rest of the transaction.';

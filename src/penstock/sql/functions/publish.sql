@@ -129,13 +129,17 @@ begin
                 end if;
             end if;
             done := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
+            -- Oldest first: where messages of this tenant wait, this one lines up behind them.
+            if plain_tops is not null and penstock._anything_waits(queue_id) then
+                return query select unnest(penstock._publish(
+                    queue_name, array[queue_id], payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+                    deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
+                ));
+                return;
+            end if;
             -- A backlog keeps consumers awake: they are behind where the first in line, that none of them works on, waits
             -- for a while already.
             if plain_tops is not null then
-                -- Oldest first: what this tenant published under an old snapshot is ranked before.
-                if penstock._anything_waits(queue_id) then
-                    perform penstock._bring_in(queue_id, array[coalesce(tenant, '')], array[1000], false);
-                end if;
                 select
                     notify and coalesce(head.published_at >= at - interval '50 ms', true),
                     greatest(

@@ -26,7 +26,7 @@ begin
         perform penstock._begin_tenants(queue_id);
     end if;
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
-    if cap is not null or (floor_ranks is null and plain_tops is not null) then
+    if cap is not null or plain_tops is not null and (floor_ranks is null or penstock._anything_waits(queue_id)) then
         aside := penstock._put_aside(
             queue_id, at, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large, priority, tenant, headers, expires_at,
             due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
@@ -38,11 +38,6 @@ begin
                 array(select coalesce(x.priority, priority) from unnest(aside, priorities) with ordinality x(waits, priority, n) where x.waits order by x.n)
             );
         end if;
-    end if;
-    if cap is null and plain_tops is not null and floor_ranks is not null and penstock._anything_waits(queue_id) then
-        -- Oldest first: what its tenants published under an old snapshot is ranked before.
-        perform penstock._bring_in(queue_id, t.tenants, array_fill(1000, array[cardinality(t.tenants)]), false)
-        from (select array_agg(distinct coalesce(x, tenant)) as tenants from unnest(coalesce(tenants, array[tenant])) x) t;
     end if;
     if due_at is not null or due_times is not null then
         insert into penstock.scheduled
@@ -137,7 +132,8 @@ $$;
 comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
     'Puts messages into one queue, into ready or scheduled, and says whether consumers should be woken.';
 
--- With the queue's lock held. No cap: a snapshot that cannot see the newest floor. What has to wait is ranked when it comes in.
+-- With the queue's lock held. cap 0: a snapshot that cannot see the newest floor. cap null: the queue has none, and what its tenants
+-- published under an old snapshot goes first. What has to wait is ranked when it comes in.
 create or replace function penstock._put_aside(
     queue_id int, at timestamptz, cap int, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
     priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
@@ -164,6 +160,12 @@ begin
     end if;
     if cap > 0 then
         seated := penstock._seat(queue_id, cap, names);
+    elsif cap is null then
+        seated := array(
+            select x.n = 0
+            from unnest(penstock._count_each(names, penstock._tenants_waiting(queue_id, penstock._except(names, '{}')))) with ordinality x(n, nth)
+            order by x.nth
+        );
     end if;
     for i in 1..cardinality(places) loop
         aside[places[i]] := seated[i] is not true;

@@ -204,7 +204,7 @@ declare
     tenant_cap int;
 begin
     if coalesce(max_active, min_active, tenant_max_active) is not null or priority_shares is not null then
-        perform penstock._lock_caps(queue);
+        perform penstock._lock_caps(queue, coalesce(tenant_max_active, 0) > 0);
     end if;
     select q.* into altered from penstock.queues q where q.id = queue for no key update;
     if not found then

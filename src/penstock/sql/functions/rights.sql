@@ -15,14 +15,31 @@ begin
     end if;
     foreach role_name in array granted loop
         if pg_has_role(caller, to_regrole(quote_ident(role_name)), 'usage') then
-            return true;
+            -- A superuser has the privileges of every role, and so those of the owner.
+            return not pg_has_role(caller, current_user, 'usage') or not penstock._is_lent();
         end if;
     end loop;
-    return pg_has_role(caller, current_user, 'usage') or coalesce(pg_has_role(caller, to_regrole('penstock_admin'), 'usage'), false);
+    return (pg_has_role(caller, current_user, 'usage') or coalesce(pg_has_role(caller, to_regrole('penstock_admin'), 'usage'), false))
+        and not penstock._is_lent();
 end
 $$;
 comment on function penstock._may(text[]) is
     'Whether the caller is one of these roles, or has the privileges of one of them, or is an administrator.';
+
+-- While PostgreSQL maintains a table (autovacuum, ANALYZE, REINDEX), it runs functions of indexes as the owner of that table. The
+-- session is still that of an administrator, but its rights must not serve that owner. PostgreSQL tells by refusing UNLISTEN,
+-- which does nothing here otherwise.
+create or replace function penstock._is_lent() returns boolean
+language plpgsql volatile
+as $$
+begin
+    execute 'unlisten penstock_nothing';
+    return false;
+exception when insufficient_privilege then
+    return true;
+end
+$$;
+comment on function penstock._is_lent() is 'Whether this session runs code of the owner of a table that it maintains.';
 
 create or replace function penstock._is_admin() returns boolean
 language sql stable
@@ -86,7 +103,7 @@ begin
             else 'use'
         end, queue_name),
         hint = format('The queue is restricted. An administrator allows it by penstock.grant_queue(%L, %L, %L).',
-            caller, queue_name, case needed when 'publish' then 'publish' when 'result' then 'publish' when 'view' then 'view' else 'consume' end);
+            caller, queue_name, case needed when 'publish' then 'publish' when 'result' then 'publish' when 'consume' then 'consume' else 'view' end);
 end
 $$;
 comment on function penstock._denied(text, text) is 'Raises the error for a caller that has not the right that is needed in a queue.';
@@ -130,6 +147,12 @@ begin
     perform penstock._check_name('role_name', role_name);
     if not exists (select from pg_roles r where r.rolname = role_name) then
         perform penstock._invalid(format('role "%s" does not exist', role_name), 'Names are taken as they are, upper and lower case.');
+    end if;
+    if (select r.rolsuper from pg_roles r where r.rolname = role_name) then
+        perform penstock._invalid(
+            format('role "%s" is a superuser, who needs no right', role_name),
+            'A session of a superuser, such as autovacuum, also runs code of others: a grant by name would serve that.'
+        );
     end if;
     select q.* into queue from penstock.queues q where q.id = penstock._queue_id(queue_name) for no key update;
     if not found then

@@ -65,8 +65,7 @@ begin
         came := came + (penstock._take_back(queue_id, at, since, 1000, passed_over)).taken + (penstock._promote(queue_id, at, since, 1000, passed_over)).due;
     end if;
     if has_aside then
-        came := came + (penstock._check_lines(queue_id, false, greatest(missing, 100))).admitted
-            + (penstock._check_lines(queue_id, true, greatest(missing, 100))).admitted;
+        came := came + penstock._check_lines(queue_id, false, greatest(missing, 100)) + penstock._check_lines(queue_id, true, greatest(missing, 100));
     end if;
     return came > 0;
 end
@@ -76,7 +75,7 @@ comment on function penstock._sweep_due(int, timestamptz, boolean, int) is
 
 -- With the queue's lock held. A row that another session has locked is passed over: that session settles it, or rolls back. Its
 -- id is handed to the next sweep, since that begins at a later time (_sweep_from). again: what the last sweep passed over.
--- Where a batch is full the ids are not known, and passed_over is null.
+-- Where a batch is full the ids are not known, passed_over is null, and the next sweep begins where this one did.
 create or replace function penstock._take_back(
     queue_id int, at timestamptz, since timestamptz, most int, again bigint[], out taken bigint, out passed_over bigint[]
 )
@@ -100,18 +99,17 @@ begin
             where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
             order by a.vt limit most for update skip locked
         );
-    else
-        ids := array(select distinct i from unnest(ids || again) i);
-        if ids = '{}' then
-            return;
-        end if;
-        locked := array(
+        ids := '{}';
+    end if;
+    ids := array(select distinct i from unnest(ids || again) i);
+    if ids <> '{}' then
+        locked := locked || array(
             select a.id from unnest(ids) i(id)
             cross join lateral (
                 select a.id from penstock.active a where a.queue_id = queue_id and a.id = i.id and a.vt < at for update skip locked
             ) a
         );
-        if cardinality(locked) < cardinality(ids) then
+        if passed_over is not null and cardinality(locked) < cardinality(ids) then
             passed_over := array(
                 select a.id from unnest(ids) i(id)
                 cross join lateral (select a.id from penstock.active a where a.queue_id = queue_id and a.id = i.id and a.vt < at) a
@@ -119,6 +117,7 @@ begin
             );
         end if;
     end if;
+    locked := array(select distinct l from unnest(locked) l);
     taken := cardinality(locked);
     if taken > 0 then
         perform penstock._give_back(queue_id, locked, null, at, null, 'the lease ran out');
@@ -158,30 +157,31 @@ begin
     );
     if cardinality(ids) = most then
         passed_over := null;
-        select array_agg(k.id), array_agg(k.tenant), bool_or(k.expires_at <= at) into ids, tenants, stale
-        from (
-            select s.id, s.tenant, s.expires_at
-            from penstock.scheduled s
+        ids := array(
+            select s.id from penstock.scheduled s
             where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
             order by s.due_at limit most for update skip locked
-        ) k;
-    else
-        ids := array(select distinct i from unnest(ids || again) i);
-        if ids = '{}' then
-            return;
-        end if;
+        );
+    end if;
+    ids := array(select distinct i from unnest(ids || again) i);
+    if ids = '{}' then
+        return;
+    end if;
+    if passed_over is not null then
         passed_over := array(
             select s.id from unnest(ids) i(id)
             cross join lateral (select s.id from penstock.scheduled s where s.queue_id = queue_id and s.id = i.id and s.due_at <= at) s
         );
-        select array_agg(k.id order by k.due_at), array_agg(k.tenant order by k.due_at), bool_or(k.expires_at <= at) into ids, tenants, stale
-        from (
-            select s.id, s.tenant, s.expires_at, s.due_at from unnest(ids) i(id)
-            cross join lateral (
-                select s.id, s.tenant, s.expires_at, s.due_at from penstock.scheduled s
-                where s.queue_id = queue_id and s.id = i.id and s.due_at <= at for update skip locked
-            ) s
-        ) k;
+    end if;
+    select array_agg(k.id order by k.due_at), array_agg(k.tenant order by k.due_at), bool_or(k.expires_at <= at) into ids, tenants, stale
+    from (
+        select s.id, s.tenant, s.expires_at, s.due_at from unnest(ids) i(id)
+        cross join lateral (
+            select s.id, s.tenant, s.expires_at, s.due_at from penstock.scheduled s
+            where s.queue_id = queue_id and s.id = i.id and s.due_at <= at for update skip locked
+        ) s
+    ) k;
+    if passed_over <> '{}' then
         passed_over := array(select p from unnest(passed_over) p except select i from unnest(ids) i);
     end if;
     if ids is null then

@@ -31,7 +31,7 @@ begin
             end;
         end if;
         if max_active is not null and nullif(max_active, 0) is distinct from queue.max_active then
-            perform penstock._lock_caps(queue.id);
+            perform penstock._lock_caps(queue.id, false);
             select q.* into queue from penstock.queues q where q.id = queue.id;
             continue when not found;
             perform penstock.alter_queue(

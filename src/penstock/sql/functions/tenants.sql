@@ -5,7 +5,7 @@
 -- Who moves a waiting message on? The session that returns a seat hands it to the next message of the line. That session and a
 -- publisher can miss each other: each may keep its transaction open, and neither sees what the other has not committed. Hence checks:
 -- 1. A transaction that puts a message into waiting leaves a check of its line (_leave_checks). So does a session that returns a
---    seat while a waiting message of the line is visible but locked.
+--    seat which it does not hand on while a message of the line waits.
 -- 2. consume and maintain() work checks off (_check_lines): they let messages in as far as seats are free.
 -- 3. A check is dropped when no message of its line is visible in waiting; or with the queue's lock held exclusively, when the line
 --    is full (_drop_full_checks). No session is then between its look at waiting and its commit, so whatever returns a seat of the
@@ -34,6 +34,7 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
+    from_rank bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
     unseen boolean;
 begin
     with left_behind as (
@@ -42,7 +43,7 @@ begin
             queue_id,
             -- An old snapshot has not seen whether the line is full.
             is_seen and current_setting('transaction_isolation') not in ('repeatable read', 'serializable')
-                and penstock._seats_of(queue_id, t.tenant) is not null,
+                and penstock._seats_of(queue_id, t.tenant) is not null and not penstock._has_free_seat(queue_id, t.tenant, from_rank),
             t.priority, nextval('penstock.message_ids'), penstock.clock(), t.tenant
         from (
             select x.tenant, coalesce(min(x.priority), 0) as priority from unnest(tenants, priorities) x(tenant, priority)
@@ -58,7 +59,7 @@ comment on function penstock._leave_checks(int, text[], int[], boolean) is
     'Leaves a check of the lines of these tenants, with the queue''s lock held. True: a consumer should look at one of them now.';
 
 -- With the queue's lock held. Only consume and maintain() open lines: a publisher may keep its transaction open, and a line that it
--- had opened would be closed to all others until then. Two sessions that open lines at once: the second leaves the bucket to the first.
+-- had opened would be closed to all others until then. Two sessions that open a line at once: the second leaves it to the first.
 create or replace function penstock._open_lines(queue_id int, cap int, tenants text[]) returns void
 language plpgsql
 as $$
@@ -69,12 +70,12 @@ begin
     opened := array(
         select t.tenant from unnest(tenants) t(tenant)
         where penstock._seats_of(queue_id, t.tenant) is null
-            and pg_try_advisory_xact_lock(1346719316, hashtext(queue_id || ' ' || (hashtext(t.tenant) & 255)))
+            and pg_try_advisory_xact_lock(1346719316, hashtext(queue_id || ' ' || t.tenant))
     );
     if opened = '{}' then
         return;
     end if;
-    -- With the bucket locked the line is looked for once more: another session may have opened it just before.
+    -- With the lock held the line is looked for once more: another session may have opened it just before.
     with made as (
         insert into penstock.tenants as k (queue_id, tenant, seats)
         select queue_id, t.tenant, cap from unnest(opened) t(tenant) where penstock._seats_of(queue_id, t.tenant) is null
@@ -149,7 +150,8 @@ as $$
 $$;
 comment on function penstock._count_each(text[], text[]) is 'How often each name of the first list is found in the second.';
 
--- With the queue's lock held, for messages in the order in which they come in. Those of the tenant that wait already go first.
+-- With the queue's lock held, for messages in the order in which they come in. Where messages of the tenant wait already, new ones line
+-- up behind them: a publisher may keep its transaction open, and must take no message of others along.
 create or replace function penstock._seat(queue_id int, cap int, tenants text[]) returns boolean[]
 language plpgsql
 as $$
@@ -157,29 +159,30 @@ as $$
 declare
     names text[];
     numbers int[];
-    seats int[];
 begin
     select array_agg(t.tenant order by t.tenant), array_agg(t.n order by t.tenant) into names, numbers
     from (select x as tenant, count(*)::int as n from unnest(tenants) x group by x) t;
-    seats := penstock._take_seats(queue_id, cap, names, numbers);
-    if 0 = all (seats) then
-        return array_fill(false, array[cardinality(tenants)]);
+    if penstock._anything_waits(queue_id) then
+        numbers := array(
+            select case when x.waits = 0 then x.n else 0 end
+            from unnest(numbers, penstock._count_each(names, penstock._tenants_waiting(queue_id, names))) with ordinality x(n, waits, nth)
+            order by x.nth
+        );
     end if;
-    return penstock._first_of_each(tenants, names, seats, penstock._bring_in(queue_id, names, seats, true));
+    return penstock._first_of_each(tenants, names, penstock._take_seats(queue_id, cap, names, numbers));
 end
 $$;
 comment on function penstock._seat(int, int, text[]) is 'For each message, by its tenant, whether it has got a seat.';
 
-create or replace function penstock._first_of_each(tenants text[], names text[], seats int[], moved int[]) returns boolean[]
+create or replace function penstock._first_of_each(tenants text[], names text[], seats int[]) returns boolean[]
 language sql stable
 set enable_hashjoin = on set enable_sort = on
 as $$
-    select array_agg(m.nth <= s.seats - s.moved order by m.n)
+    select array_agg(m.nth <= s.seats order by m.n)
     from (select x.tenant, x.n, row_number() over (partition by x.tenant order by x.n) as nth from unnest(tenants) with ordinality x(tenant, n)) m
-    join unnest(names, seats, moved) s(tenant, seats, moved) on s.tenant = m.tenant
+    join unnest(names, seats) s(tenant, seats) on s.tenant = m.tenant
 $$;
-comment on function penstock._first_of_each(text[], text[], int[], int[]) is
-    'Gives the seats of each tenant that are left to its first messages.';
+comment on function penstock._first_of_each(text[], text[], int[]) is 'Gives the seats of each tenant to its first messages.';
 
 -- With the queue's lock held, in READ COMMITTED. The most urgent first, then those that come back, then the oldest. The seats are
 -- the caller's to give.
@@ -262,15 +265,18 @@ as $$
 $$;
 comment on function penstock._tenants_waiting(int, text[]) is 'Those of the tenants that have a message in waiting.';
 
--- With the queue's lock held, in READ COMMITTED. True: something has become ready.
+-- With the queue's lock held, in READ COMMITTED. A seat is handed on only where the line has no other that is free: the caller may keep
+-- its transaction open, and what it lets in is visible when that ends. True: something has become ready.
 create or replace function penstock._return_seats(queue_id int, tenants text[]) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     cap int := (select q.tenant_max_active from penstock.queues q where q.id = queue_id);
+    from_rank bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
     names text[];
     numbers int[];
+    handed int[];
     moved int[];
     unused text[];
 begin
@@ -285,11 +291,15 @@ begin
         perform penstock._free_seats(queue_id, names, numbers);
         return false;
     end if;
-    moved := penstock._bring_in(queue_id, names, numbers, true);
+    handed := array(
+        select case when penstock._has_free_seat(queue_id, t.tenant, from_rank) then 0 else t.n end
+        from unnest(names, numbers) with ordinality t(tenant, n, nth) order by t.nth
+    );
+    moved := penstock._bring_in(queue_id, names, handed, true);
     unused := array(select t.tenant from unnest(names, numbers, moved) t(tenant, n, moved) where t.n > t.moved);
     if unused <> '{}' then
         perform penstock._free_seats(queue_id, names, array(select t.n - t.moved from unnest(numbers, moved) with ordinality t(n, moved, nth) order by t.nth));
-        -- A message that is visible and was passed over is locked: its holder may roll back.
+        -- They are locked, and their holder may roll back; or the next look lets them in.
         unused := penstock._tenants_waiting(queue_id, unused);
         if unused <> '{}' then
             perform penstock._leave_checks(queue_id, unused, null);
@@ -368,8 +378,8 @@ end
 $$;
 comment on function penstock._anything_waits(int) is 'Whether a queue has messages in waiting.';
 
--- With the queue's lock held, in READ COMMITTED. Messages come in as far as their lines have free seats; where the queue has no cap,
--- at most so many of each line. Returns how many came in.
+-- With the queue's lock held, in READ COMMITTED. Of each line at most so many messages come in, and as far as it has free seats. Returns
+-- how many came in.
 create or replace function penstock._admit(queue_id int, cap int, tenants text[], most int) returns bigint
 language plpgsql
 as $$
@@ -393,9 +403,9 @@ begin
                     select from penstock.waiting w
                     where w.queue_id = queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1)
                         and w.rank >= from_rank
-                    order by w.rank limit cap
+                    order by w.rank limit least(cap, most)
                 ) w
-                limit cap
+                limit least(cap, most)
             ) x
         ) w
         order by t.nth
@@ -427,80 +437,160 @@ end
 $$;
 comment on function penstock._any_check(int, boolean) is 'Whether lines of a queue are to be checked: those that were seen full, or the others.';
 
--- With the queue's lock held, in READ COMMITTED. Checks are read without a lock, and removed only where no other session has them:
--- the caller may keep its transaction open, and must hide no check from others meanwhile. Of the checks of a line that stays full
--- one is enough. A batch that brought nothing moves to the end, so that the next batch is another one. Of the oldest hundred the most
--- urgent come first: a consume that asks for one message gets the most urgent.
-create or replace function penstock._check_lines(queue_id int, seen_full boolean, most int, out admitted bigint, out examined int)
+-- With the queue's lock held, in READ COMMITTED. Looks at the oldest checks, and lets messages of at most so many open lines in, the most
+-- urgent first. Checks are read without a lock, and removed only where no other session has them: a consume may keep its transaction
+-- open, and must hide no check of a line in which messages still wait. So it removes only checks of lines in which none waits; and
+-- it reads checks that another open transaction has removed last (xmax).
+create or replace function penstock._check_lines(queue_id int, seen_full boolean, most int) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    cap int := (select q.tenant_max_active from penstock.queues q where q.id = queue_id);
-    from_rank bigint;
-    seats_from bigint;
+    from_rank bigint := (select f.check_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
     ranks bigint[];
-    tenants text[];
+    names text[];
+    open_lines text[];
+    admitted bigint;
+begin
+    select array_agg(c.rank), array_agg(c.tenant) into ranks, names
+    from (
+        select c.rank, c.tenant, c.priority
+        from (
+            (
+                select c.rank, c.tenant, c.priority from penstock.line_checks c
+                where c.queue_id = queue_id and c.seen_full = seen_full and c.rank >= from_rank and c.xmax = '0'
+                order by c.rank limit greatest(most, 100)
+            )
+            union all
+            (
+                select c.rank, c.tenant, c.priority from penstock.line_checks c
+                where c.queue_id = queue_id and c.seen_full = seen_full and c.rank >= from_rank and c.xmax <> '0'
+                order by c.rank limit greatest(most, 100)
+            )
+            limit greatest(most, 100)
+        ) c
+        order by c.priority, c.rank
+    ) c;
+    if ranks is null then
+        return 0;
+    end if;
+    open_lines := penstock._open_among(queue_id, names, most);
+    if open_lines = '{}' then
+        return 0;
+    end if;
+    admitted := penstock._admit(queue_id, (select q.tenant_max_active from penstock.queues q where q.id = queue_id), open_lines, most);
+    perform penstock._remove_checks(queue_id, seen_full, penstock._of_lines(ranks, names, penstock._except(open_lines, penstock._tenants_waiting(queue_id, open_lines))));
+    return admitted;
+end
+$$;
+comment on function penstock._check_lines(int, boolean, int) is 'Looks at the oldest checks of a queue, and returns how many messages came in.';
+
+-- What maintain() does, whose transaction is short: each check once, from one rank on. Of the checks of a line in which messages still
+-- wait one is left, as seen full.
+create or replace function penstock._work_off_checks(
+    queue_id int, seen_full boolean, from_rank bigint, to_rank bigint, most int, out admitted bigint, out examined int, out last_rank bigint
+)
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    ranks bigint[];
+    names text[];
     open_lines text[];
     kept text[];
+    removed text[];
 begin
     admitted := 0;
     examined := 0;
-    select f.check_rank, f.place_ranks[5] into from_rank, seats_from from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    select array_agg(c.rank), array_agg(distinct c.tenant) into ranks, tenants
+    select array_agg(c.rank), array_agg(c.tenant), max(c.rank) into ranks, names, last_rank
     from (
-        select c.rank, c.tenant
-        from (
-            select c.rank, c.tenant, c.priority from penstock.line_checks c
-            where c.queue_id = queue_id and c.seen_full = seen_full and c.rank >= from_rank
-            order by c.rank limit greatest(most, 100)
-        ) c
-        order by c.priority, c.rank limit most
+        select c.rank, c.tenant from penstock.line_checks c
+        where c.queue_id = queue_id and c.seen_full = seen_full and c.rank >= from_rank and c.rank < to_rank
+        order by c.rank limit most
     ) c;
     if ranks is null then
         return;
     end if;
     examined := cardinality(ranks);
-    open_lines := tenants;
-    if cap is not null then
-        open_lines := array(
-            select t.tenant
-            from unnest(tenants) t(tenant)
-            where penstock._seats_of(queue_id, t.tenant) is distinct from cap or penstock._has_free_seat(queue_id, t.tenant, seats_from)
-        );
-    end if;
+    open_lines := penstock._open_among(queue_id, names, most);
     if open_lines <> '{}' then
-        admitted := penstock._admit(queue_id, cap, open_lines, most);
+        admitted := penstock._admit(queue_id, (select q.tenant_max_active from penstock.queues q where q.id = queue_id), open_lines, most);
     end if;
-    -- Lines of which no message waits any more need no check. Of the others each keeps one.
-    kept := penstock._tenants_waiting(queue_id, open_lines) || array(select t from unnest(tenants) t except select o from unnest(open_lines) o);
-    if not seen_full or cardinality(kept) < cardinality(ranks) or cardinality(ranks) = most then
-        perform penstock._replace_checks(queue_id, seen_full, ranks, kept);
+    kept := penstock._except(names, penstock._except(open_lines, penstock._tenants_waiting(queue_id, open_lines)));
+    if seen_full then
+        -- The newest of each line that is kept stays.
+        ranks := array(
+            select c.rank
+            from (select x.rank, x.tenant, row_number() over (partition by x.tenant order by x.rank desc) as nth from unnest(ranks, names) x(rank, tenant)) c
+            where c.nth > 1
+        ) || penstock._of_lines(ranks, names, penstock._except(names, kept));
+        if ranks <> '{}' then
+            perform penstock._remove_checks(queue_id, true, ranks);
+        end if;
+        return;
     end if;
+    removed := penstock._remove_checks(queue_id, false, ranks);
+    insert into penstock.line_checks (queue_id, seen_full, priority, rank, made_at, tenant)
+    select queue_id, true, 0, nextval('penstock.message_ids'), penstock.clock(), k.tenant
+    from unnest(penstock._except(removed, penstock._except(removed, kept))) k(tenant);
 end
 $$;
-comment on function penstock._check_lines(int, boolean, int) is 'Works off the oldest checks of a queue, and returns how many messages came in, and how many checks there were.';
+comment on function penstock._work_off_checks(int, boolean, bigint, bigint, int) is
+    'Works off checks of a queue, and returns how many messages came in, how many checks there were, and the last of them.';
 
-create or replace function penstock._replace_checks(queue_id int, seen_full boolean, ranks bigint[], kept text[]) returns void
+create or replace function penstock._open_among(queue_id int, names text[], most int) returns text[]
 language plpgsql
 as $$
 #variable_conflict use_variable
+declare
+    cap int := (select q.tenant_max_active from penstock.queues q where q.id = queue_id);
+    seats_from bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
 begin
-    delete from penstock.line_checks c
-    where c.queue_id + 0 = queue_id and c.ctid = any(array(
-        select x.ctid
-        from unnest(ranks) r(rank)
-        cross join lateral (
-            select x.ctid from penstock.line_checks x
-            where x.queue_id = queue_id and x.seen_full = seen_full and x.rank = r.rank
-            order by x.rank limit 1 for update skip locked
-        ) x
-    ));
-    insert into penstock.line_checks (queue_id, seen_full, priority, rank, made_at, tenant)
-    select queue_id, true, 0, nextval('penstock.message_ids'), penstock.clock(), k from unnest(kept) k;
+    return array(
+        select t.tenant
+        from (select x.tenant, min(x.nth) as nth from unnest(names) with ordinality x(tenant, nth) group by x.tenant) t
+        where cap is null or penstock._seats_of(queue_id, t.tenant) is distinct from cap or penstock._has_free_seat(queue_id, t.tenant, seats_from)
+        order by t.nth limit most
+    );
 end
 $$;
-comment on function penstock._replace_checks(int, boolean, bigint[], text[]) is 'Removes checks, and leaves one of each line that still needs it.';
+comment on function penstock._open_among(int, text[], int) is 'Those of the tenants that may have a message let in, in the order given, each once.';
+
+create or replace function penstock._except(names text[], others text[]) returns text[]
+language sql immutable
+as $$ select array(select n from unnest(names) n except select o from unnest(others) o) $$;
+comment on function penstock._except(text[], text[]) is 'The names of the first list that are not in the second, each once.';
+
+create or replace function penstock._of_lines(ranks bigint[], names text[], chosen text[]) returns bigint[]
+language sql stable
+as $$ select array(select x.rank from unnest(ranks, penstock._count_each(names, chosen)) x(rank, n) where x.n > 0) $$;
+comment on function penstock._of_lines(bigint[], text[], text[]) is 'The ranks of the checks whose lines are among the chosen.';
+
+create or replace function penstock._remove_checks(queue_id int, seen_full boolean, ranks bigint[]) returns text[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    removed text[];
+begin
+    with removed as (
+        delete from penstock.line_checks c
+        where c.queue_id + 0 = queue_id and c.ctid = any(array(
+            select x.ctid
+            from unnest(ranks) r(rank)
+            cross join lateral (
+                select x.ctid from penstock.line_checks x
+                where x.queue_id = queue_id and x.seen_full = seen_full and x.rank = r.rank
+                order by x.rank limit 1 for update skip locked
+            ) x
+        ))
+        returning c.tenant
+    )
+    select array_agg(r.tenant) into removed from removed r;
+    return removed;
+end
+$$;
+comment on function penstock._remove_checks(int, boolean, bigint[]) is 'Removes checks that no other session has locked, and returns their tenants.';
 
 -- With the queue's lock held exclusively.
 create or replace function penstock._drop_full_checks(newest penstock.floors) returns void
