@@ -70,7 +70,7 @@ def check_choice(queue: Queue, chosen: Sequence[Message], most: int, at: datetim
             belongs = [m for m in belongs if not m.over(at)]
             own = [m for m in taken if m in belongs]
             assert own == belongs[: len(own)], (
-                f"not in the order of its tenant: {[m.id for m in own]} of {[(m.id, m.rank) for m in belongs]}"
+                f"not in the order of its tenant: {[m.id for m in own]} of {[m.id for m in belongs]}"
             )
 
 
