@@ -48,7 +48,7 @@ def roles(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         there = (
             ""
             if each.exists
-            else " (not there: a role with CREATEROLE creates it, then the schema's owner runs penstock migrate)"
+            else " (not there: a role with CREATEROLE creates it, then the owner runs penstock migrate)"
         )
         yield Finding(
             "roles",
