@@ -210,7 +210,7 @@ def test_full_lines_leave_no_check_behind_once_no_session_is_at_work(spec18: Spe
     for _ in range(50):
         a.send("q", tenant="busy")
     a.maintain()
-    # While the other publisher is at work a check of the line is kept: one of each of the two parts of a pass.
+    # While the other publisher is at work a check of the line is kept: one of each part of a pass.
     kept = spec18.look("select tenant from penstock.line_checks where seen_full")
     assert kept in ([("busy",)], [("busy",)] * 2)
     b.rollback()
