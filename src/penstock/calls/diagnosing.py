@@ -75,7 +75,8 @@ class Presence(NamedTuple):
 
 def presence() -> Call[Presence]:
     text = (
-        "select pg_catalog.pg_backend_pid(), pg_catalog.current_database(), cast(current_user as text), "
+        "select pg_catalog.pg_backend_pid(), pg_catalog.current_database(), "
+        "cast(current_user as pg_catalog.text), "
         "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())"
     )
     return Call("presence", text, (), lambda found: Presence(*found[0]), Repeat.SAFE)
@@ -92,12 +93,15 @@ class RoleHeld(NamedTuple):
 def roles_held() -> Call[list[RoleHeld]]:
     """By a function that only this role, and penstock_admin, may call. Anybody may ask."""
     text = (
-        "select r.role, exists (select from pg_catalog.pg_roles x where x.rolname = r.role),"
+        "select r.role, exists ("
+        "select from pg_catalog.pg_roles x where x.rolname operator(pg_catalog.=) r.role),"
         " coalesce(("
         "select pg_catalog.bool_and(pg_catalog.has_schema_privilege(n.oid, 'usage')"
         " and pg_catalog.has_function_privilege(p.oid, 'execute'))"
-        " from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname = 'penstock' and p.proname = r.function), false)"
+        " from pg_catalog.pg_proc p"
+        " join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace"
+        " where n.nspname operator(pg_catalog.=) 'penstock'"
+        " and p.proname operator(pg_catalog.=) r.function), false)"
         " from (values (1, 'penstock_publisher', 'send_messages'),"
         " (2, 'penstock_consumer', 'consume_messages_batch'), (3, 'penstock_viewer', 'list_messages'),"
         " (4, 'penstock_admin', 'alter_queue')) as r (n, role, function) order by r.n"
