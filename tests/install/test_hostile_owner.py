@@ -371,8 +371,8 @@ def test_what_the_installer_did_not_make_is_refused_and_named(
     version = schema.installed_version(superuser)
     for statement, found in OWN.values():
         with superuser.transaction(force_rollback=True):
-            statement = statement.replace("{role}", attacker.role).replace("{query}", QUERY)
-            superuser.execute(statement.encode())
+            written = statement.replace("{role}", attacker.role).replace("{query}", QUERY)
+            superuser.execute(written.encode())
             superuser.execute("select setval('evil.runs', 1, false)")
             with pytest.raises(SchemaUnsafe) as caught:
                 schema.install(superuser)
@@ -449,6 +449,39 @@ def test_an_event_trigger_whose_function_another_role_owns(
     install(superuser)
 
 
+@pytest.mark.parametrize("what", ["function", "table"])
+def test_a_change_of_owner_of_the_schema_alone(
+    attacker: Attacker, bare: Cluster, open_connection: Open, what: str
+) -> None:
+    """What is in the schema is still the former owner's."""
+    schema.install(attacker.sql)
+    superuser = open_connection(attacker.dsn)
+    if what == "function":
+        attacker.sql.execute(REPLACED_VERSION.encode())
+        superuser.execute("alter schema penstock owner to postgres")
+    else:
+        superuser.execute(f"reassign owned by {attacker.role} to postgres".encode())
+        superuser.execute(f"alter table penstock.ready owner to {attacker.role}".encode())
+        superuser.execute(f"alter sequence evil.runs owner to {attacker.role}".encode())
+        superuser.execute(f"grant usage on schema evil to {attacker.role}".encode())
+    name = bare.make_login("superuser")
+    for look in (schema.check, schema.installed_version):
+        with pytest.raises(SchemaUnsafe, match=f'belongs to role "{attacker.role}"') as caught:
+            look(open_connection(attacker.dsn, name))
+        assert "REASSIGN OWNED" in (caught.value.hint or "")
+    with pytest.raises(SchemaUnsafe), penstock.Client(attacker.dsn) as client:
+        client.list_queues()
+    findings = examine(gather(open_connection(attacker.dsn, name)))
+    assert [finding for finding in findings if "rights of a superuser" in finding.found]
+    if what == "function":
+        # Nor does a role without rights of its own call the function of a role that is not the owner.
+        superuser.execute("grant usage on schema penstock to public")
+        superuser.execute("grant execute on function penstock.schema_version() to public")
+        other = open_connection(attacker.dsn, bare.make_login())
+        assert schema.installed_version(other) is None
+    attacker.assert_has_gained_nothing()
+
+
 def test_after_a_change_of_owner_the_script_replaces_every_function(
     attacker: Attacker, open_connection: Open
 ) -> None:
@@ -477,7 +510,7 @@ def test_after_a_change_of_owner_a_query_in_a_constraint_does_not_run(
     superuser.execute(f"grant usage on schema evil to {attacker.role}".encode())
     superuser.execute(f"grant all on sequence evil.runs to {attacker.role}".encode())
     attacker.sql.execute("select setval('evil.runs', 1, false)")
-    with pytest.raises(SchemaUnsafe, match="constraint installation_check on table penstock.installation"):
+    with pytest.raises(SchemaUnsafe, match=r"constraint installation_check on table penstock\.installation"):
         install(superuser)
     attacker.assert_has_gained_nothing()
 
