@@ -176,10 +176,10 @@ def _maybe_array(name: str) -> Column:
 
 
 def _json(name: str, read: Callable[..., Any] = _loaded) -> Column:
-    return Column((f"cast({name} as text)",), read)
+    return Column((f"cast({name} as pg_catalog.text)",), read)
 
 
-_PAYLOAD = Column(("cast(payload as text)", "body"), _stored)
+_PAYLOAD = Column(("cast(payload as pg_catalog.text)", "body"), _stored)
 
 TOPIC = Columns(Topic, (*_plain("id", "name"), _time("created_at"), *_plain("queue_count")))
 

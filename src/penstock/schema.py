@@ -49,15 +49,25 @@ CHANGED_SETTINGS = ("client_min_messages", "search_path", "check_function_bodies
 
 ROLES = ("penstock_admin", "penstock_viewer", "penstock_consumer", "penstock_publisher")
 
-# The owner of the schema, where the session is a superuser's and the owner is not a superuser: else null.
+# Where the session is a superuser's: the owner of the schema, or of a function or table in it, who is not a
+# superuser; else null. Functions run code of their owner, and tables have triggers of theirs.
 # Operators are qualified, too: the owner of a database can set a search path for all sessions in it.
 LOWER_OWNER = """(
     select o.rolname
-    from pg_catalog.pg_namespace n join pg_catalog.pg_roles o on o.oid operator(pg_catalog.=) n.nspowner
+    from pg_catalog.pg_namespace n
+    cross join lateral (
+        select 1, n.nspowner
+        union all
+        select 2, p.proowner from pg_catalog.pg_proc p where p.pronamespace operator(pg_catalog.=) n.oid
+        union all
+        select 2, c.relowner from pg_catalog.pg_class c where c.relnamespace operator(pg_catalog.=) n.oid
+    ) x(rank, owner)
+    join pg_catalog.pg_roles o on o.oid operator(pg_catalog.=) x.owner
     where n.nspname operator(pg_catalog.=) 'penstock' and not o.rolsuper and exists (
         select from pg_catalog.pg_roles u
         where u.rolsuper and u.rolname operator(pg_catalog.=) any (array[current_user, session_user])
     )
+    order by x.rank, o.rolname limit 1
 )"""
 
 UPGRADE = "Upgrade the package on this machine: pip install --upgrade penstock."
@@ -213,9 +223,10 @@ def check_owner(lower_owner: str | None, database: str) -> None:
     """Refuse a `LOWER_OWNER`, who can replace each function that a superuser would call."""
     if lower_owner is not None:
         raise SchemaUnsafe(
-            f'the schema penstock in database "{database}" belongs to role "{lower_owner}": '
-            "its code would run with the rights of a superuser",
-            hint=f'Connect as "{lower_owner}", or as another role that is not a superuser.',
+            f'the schema penstock in database "{database}", or something in it, belongs to role '
+            f'"{lower_owner}": its code would run with the rights of a superuser',
+            hint=f'Connect as "{lower_owner}", or as another role that is not a superuser. To change the '
+            "owner, use REASSIGN OWNED, which changes that of the functions and tables as well.",
         )
 
 
@@ -254,8 +265,9 @@ class _Presence:
     """What the catalog says of a schema penstock.
 
     lower_owner: see LOWER_OWNER. is_own: whether the current role owns it. has_tables: whether the two tables
-    of the installer are there, ordinary tables of the owner. has_function: whether there is a function that
-    tells the version. lacks_grants: whether one of the four roles exists and was not granted anything yet.
+    of the installer are there, ordinary tables of the owner. has_function: whether there is a function of
+    the owner that tells the version. lacks_grants: whether one of the four roles exists and was not
+    granted anything yet.
     """
 
     lower_owner: str | None
@@ -281,6 +293,7 @@ select
         select from pg_catalog.pg_proc p
         where p.pronamespace operator(pg_catalog.=) n.oid
             and p.proname operator(pg_catalog.=) 'schema_version'
+            and p.proowner operator(pg_catalog.=) n.nspowner
     ),
     exists (
         select from pg_catalog.pg_roles r

@@ -2,6 +2,9 @@
 
 Parameters travel as text or bytes and are cast by the server; what comes back is text, numbers, booleans and
 bytes. So it does not matter which driver carries a call, nor how it is set up to treat JSON or time zones.
+
+Every type, function and operator is qualified. The owner of a database can set a search path for all sessions
+in it, and his objects must not take the place of those of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -190,9 +193,13 @@ SPOKEN = {
     "vt_seconds": "visibility_timeout",
 }
 
+# Types that are words of SQL: they are never looked up in the search path.
+KEYWORDS = frozenset({"bigint", "boolean", "double precision", "integer"})
+
 # An array with nulls: how NULL is read in an array literal is a setting of the session (array_nulls).
 FROM_JSON = (
-    "array(select cast(pg_catalog.json_array_elements_text(cast(cast(%s as text) as json)) as {element}))"
+    "array(select cast(pg_catalog.json_array_elements_text("
+    "cast(cast(%s as pg_catalog.text) as pg_catalog.json)) as {element}))"
 )
 AS_JSON = " as json"
 
@@ -202,29 +209,32 @@ EXPRESSIONS = {
     "patient_token": (
         # How long to wait for a lock, set before the function begins, until the transaction ends.
         "token",
-        "cast(%s as text) operator(pg_catalog.||)"
+        "cast(%s as pg_catalog.text) operator(pg_catalog.||)"
         " pg_catalog.left(pg_catalog.set_config('lock_timeout', %s, true), 0)",
     ),
     "same_token": (
         # One token for so many messages.
         "tokens",
-        "pg_catalog.array_fill(cast(%s as text), array[cast(cast(%s as text) as integer)])",
+        "pg_catalog.array_fill("
+        "cast(%s as pg_catalog.text), array[cast(cast(%s as pg_catalog.text) as integer)])",
     ),
     "documents": (
         "payloads",
-        "array(select pg_catalog.jsonb_array_elements(cast(cast(%s as text) as jsonb)))",
+        "array(select pg_catalog.jsonb_array_elements("
+        "cast(cast(%s as pg_catalog.text) as pg_catalog.jsonb)))",
     ),
     "delay": (
         "deliver_after",
         "penstock.clock() operator(pg_catalog.+)"
-        " pg_catalog.make_interval(secs => cast(cast(%s as text) as double precision))",
+        " pg_catalog.make_interval(secs => cast(cast(%s as pg_catalog.text) as double precision))",
     ),
     "delays": (
         "deliver_afters",
         "array(select coalesce(d.at,"
         " penstock.clock() operator(pg_catalog.+) pg_catalog.make_interval(secs => d.secs))"
-        f" from unnest({FROM_JSON.format(element='timestamptz')},"
-        f" {FROM_JSON.format(element='double precision')}) with ordinality as d(at, secs, n) order by d.n)",
+        f" from rows from (pg_catalog.unnest({FROM_JSON.format(element='pg_catalog.timestamptz')}),"
+        f" pg_catalog.unnest({FROM_JSON.format(element='double precision')}))"
+        " with ordinality as d(at, secs, n) order by d.n)",
     ),
 }
 
@@ -237,7 +247,7 @@ def call_each(
     arguments = ", ".join(["message_id => m.id", *map(_argument, names)])
     text = (
         f"select penstock.{function}({arguments})"
-        " from pg_catalog.unnest(cast(cast(%s as text) as bigint[])) as m(id) order by m.id"
+        " from pg_catalog.unnest(cast(cast(%s as pg_catalog.text) as bigint[])) as m(id) order by m.id"
     )
     parameters = [_DUMPERS[TYPES[name]](name, value) for name, value in common.items()]
     return Call(function, text, (*parameters, _DUMPERS["bigint[]"]("message_ids", list(ids))), parse, repeat)
@@ -310,9 +320,15 @@ def _argument(name: str) -> str:
         return f"{parameter} => {expression}"
     if name.endswith(AS_JSON):
         name = name.removesuffix(AS_JSON)
-        return f"{name} => {FROM_JSON.format(element=TYPES[name].removesuffix('[]'))}"
+        return f"{name} => {FROM_JSON.format(element=_qualified(TYPES[name].removesuffix('[]')))}"
     direct = TYPES[name] in ("text", "bytea")
-    return f"{name} => cast({'%s' if direct else 'cast(%s as text)'} as {TYPES[name]})"
+    given = "%s" if direct else "cast(%s as pg_catalog.text)"
+    return f"{name} => cast({given} as {_qualified(TYPES[name])})"
+
+
+def _qualified(type_name: str) -> str:
+    """A type as it stands in a statement. The grammar itself knows the types that are keywords."""
+    return type_name if type_name.removesuffix("[]") in KEYWORDS else f"pg_catalog.{type_name}"
 
 
 def _dump_text(name: str, value: Any) -> str:

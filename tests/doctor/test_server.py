@@ -141,6 +141,21 @@ def test_queues_that_a_viewer_does_not_see_are_counted(
     assert patient.one("privileges", user=role).status == "ok"
 
 
+def test_a_role_with_rights_on_tables(patient: Patient, sql: Sql, role: str) -> None:
+    sql.execute(f'grant select, trigger on penstock.ready to "{role}"'.encode())
+    (found,) = patient.wrong("roles")
+    assert (found.status, found.subject) == ("warning", role)
+    assert "rights on 1 table of the schema penstock, such as ready: SELECT, TRIGGER." in found.found
+    assert found.command is not None
+    sql.execute(found.command.encode())
+    sql.execute("grant select (name) on penstock.queues to public")
+    (found,) = patient.wrong("roles")
+    assert found.subject == "PUBLIC"
+    assert found.command is not None
+    sql.execute(found.command.encode())
+    assert patient.wrong("roles") == []
+
+
 def test_a_grant_to_a_role_that_is_gone(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
     sql.execute('create role "long gone"')
     queue.grant_queue("long gone", "billing", "consume")

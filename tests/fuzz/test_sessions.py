@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import psycopg
+import psycopg2  # type: ignore[import-untyped]
 import pytest
 from psycopg import sql as composed
 
 import penstock
+from penstock.doctor import examine, gather
 from tests.conftest import Connect
 from tests.integrations.awaiting import awaited, run_without_loop
 from tests.integrations.everything import METHODS, call_everything
@@ -65,17 +68,18 @@ create schema impostors;
 do $do$
 declare
     types constant regtype[] := '{
-        text,int2,int4,int8,bool,float8,numeric,jsonb,timestamptz,timestamp,date,interval,bytea,oid,name,regclass,
-        uuid,text[],int4[],int8[],bool[],jsonb[],bytea[],timestamptz[]}';
+        text,int2,int4,int8,bool,float8,numeric,json,jsonb,timestamptz,timestamp,date,interval,bytea,oid,name,
+        regclass,uuid,text[],int4[],int8[],bool[],jsonb[],bytea[],timestamptz[],anyarray,anyelement}';
     body constant text := 'language plpgsql as $$ begin raise exception ''an impostor was called''; end $$';
     f record;
     o record;
 begin
     for f in
-        select p.proname as name, p.prorettype::regtype as type,
+        select p.proname as name,
+            concat(case when p.proretset then 'setof ' end, p.prorettype::regtype) as type,
             (select string_agg(a::regtype::text, ', ') from unnest(p.proargtypes) a) as arguments
         from pg_proc p
-        where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind = 'f' and not p.proretset
+        where p.pronamespace = 'pg_catalog'::regnamespace and p.prokind = 'f'
             and p.proargtypes::oid[] <@ types::oid[] and p.prorettype = any (types || '{void}'::regtype[])
     loop
         execute format('create function impostors.%I(%s) returns %s %s', f.name, f.arguments, f.type, body);
@@ -92,6 +96,23 @@ begin
             'create operator impostors.%s (function = impostors.o%s, leftarg = %s, rightarg = %s)',
             o.name, o.oid, o.l, o.r
         );
+    end loop;
+end
+$do$
+"""
+# Types of pg_catalog, as domains that take no value. They come last: the functions above name the true types.
+IMPOSTOR_TYPES = """
+create function impostors.is_true() returns boolean language plpgsql as
+    $$ begin raise exception 'an impostor was called'; end $$;
+do $do$
+declare
+    name text;
+begin
+    for name in
+        select t.typname from pg_type t
+        where t.typnamespace = 'pg_catalog'::regnamespace and t.typtype = 'b' and t.typelem = 0
+    loop
+        execute format('create domain impostors.%1$I as pg_catalog.%1$I check (impostors.is_true())', name);
     end loop;
 end
 $do$
@@ -172,17 +193,47 @@ def test_functions_and_operators_that_come_before_those_of_postgresql(connect: C
     assert call_all(session, calls, "impostors") == []
 
 
-def test_a_client_among_impostors(database18: str) -> None:
-    """Neither do the statements of the clients look for operators and functions where others may put some."""
-    with psycopg.connect(database18) as connection:
+def test_a_client_among_impostors(database: str) -> None:
+    """Neither do the clients look for types, operators and functions where other roles may put some."""
+    with psycopg.connect(database) as connection:
         connection.execute(IMPOSTORS)
+        connection.execute(IMPOSTOR_TYPES)
+        connection.execute("set search_path = impostors, pg_catalog")
+        for expression in ("'1'::text", "unnest(array[1])", "'{}'::jsonb"):
+            with (
+                pytest.raises(psycopg.errors.RaiseException, match="impostor"),
+                connection.transaction(),
+            ):
+                connection.execute(f"select {expression}".encode())
 
     async def call() -> None:
         async with awaited(client).transaction() as tx:
             assert {name for name, _ in await call_everything(tx)} == METHODS
 
-    with penstock.connect(f"{database18}&options=-csearch_path%3Dimpostors,pg_catalog") as client:
+    dsn = f"{database}&options=-csearch_path%3Dimpostors,pg_catalog"
+    with penstock.connect(dsn) as client:
         run_without_loop(call())
+        client.create_queue("delays")
+        client.send_many("delays", [penstock.NewMessage(1, delay=5), penstock.NewMessage(2)])
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert examine(gather(connection))
+
+
+def test_bytes_among_impostors(database18: str) -> None:
+    """A driver that writes parameters into the statement casts bytes, to a type that it does not qualify."""
+    with psycopg.connect(database18) as connection:
+        connection.execute(IMPOSTORS)
+        connection.execute(IMPOSTOR_TYPES)
+        connection.execute("select penstock.create_queue('raw')")
+    options = "-csearch_path=impostors,pg_catalog"
+    with (
+        contextlib.closing(psycopg2.connect(database18, options=options)) as caller,
+        penstock.connect(database18) as client,
+    ):
+        client.using(caller).send("raw", b"\0\\'bytes")
+        caller.commit()
+        (message,) = client.consume_batch("raw")
+        assert message.payload == b"\0\\'bytes"
 
 
 def test_temporary_types_and_tables(connect: Connect) -> None:

@@ -272,6 +272,8 @@ def test_a_search_path_with_names_of_the_catalog(
 
 # The schema is the installer's own, and another role has a hand in it
 
+# Runs any query, and pg_depend does not know of it.
+QUERY = "pg_catalog.ts_rewrite('a'::tsquery, 'select ''a''::tsquery, ''b''::tsquery where evil.seized(1)')"
 OWN = {
     "a right to create": ("grant create on schema penstock to {role}", 'CREATE for "{role}"'),
     "a right of all": ("grant create on schema penstock to public", "CREATE for PUBLIC"),
@@ -319,6 +321,40 @@ OWN = {
         "create cast (penstock.message as text) with function evil.told(penstock.message)",
         "cast from penstock.message to text",
     ),
+    "a default of the catalog": (
+        "alter table penstock.migrations add extra tsquery default {query}",
+        "default value for column extra of table penstock.migrations",
+    ),
+    "a column that is generated": (
+        "alter table penstock.upkeep add extra boolean generated always as (done_at is null) stored",
+        "default value for column extra of table penstock.upkeep",
+    ),
+    "a constraint of the catalog": (
+        "alter table penstock.installation add constraint seize check ({query} is not null) not valid",
+        "constraint seize on table penstock.installation",
+    ),
+    "an index of the catalog": (
+        "create index seize on penstock.upkeep ((pg_catalog.numnode('a'::tsquery))) where false",
+        "index penstock.seize",
+    ),
+    "a predicate of the catalog": (
+        "create index seize on penstock.upkeep (done_at) where pg_catalog.numnode('a'::tsquery) = 0",
+        "index penstock.seize",
+    ),
+    "a domain in the schema": (
+        "create domain penstock.named as text default pg_catalog.query_to_xml("
+        "'select evil.seize()', true, true, '')::text",
+        "type penstock.named",
+    ),
+    "statistics": (
+        "create statistics evil.seize on (done_at is null), done_at from penstock.upkeep",
+        "statistics object evil.seize",
+    ),
+    "a foreign key to another table": (
+        "create table evil.leader (id int primary key);"
+        "alter table penstock.topics add constraint follows foreign key (id) references evil.leader",
+        "constraint follows on table penstock.topics",
+    ),
     "a child": ("create table evil.child () inherits (penstock.queues)", "table evil.child"),
     "a foreign key": (
         "create table evil.follower (id int constraint follows references penstock.topics (id))",
@@ -335,7 +371,8 @@ def test_what_the_installer_did_not_make_is_refused_and_named(
     version = schema.installed_version(superuser)
     for statement, found in OWN.values():
         with superuser.transaction(force_rollback=True):
-            superuser.execute(statement.replace("{role}", attacker.role).encode())
+            written = statement.replace("{role}", attacker.role).replace("{query}", QUERY)
+            superuser.execute(written.encode())
             superuser.execute("select setval('evil.runs', 1, false)")
             with pytest.raises(SchemaUnsafe) as caught:
                 schema.install(superuser)
@@ -412,6 +449,39 @@ def test_an_event_trigger_whose_function_another_role_owns(
     install(superuser)
 
 
+@pytest.mark.parametrize("what", ["function", "table"])
+def test_a_change_of_owner_of_the_schema_alone(
+    attacker: Attacker, bare: Cluster, open_connection: Open, what: str
+) -> None:
+    """What is in the schema is still the former owner's."""
+    schema.install(attacker.sql)
+    superuser = open_connection(attacker.dsn)
+    if what == "function":
+        attacker.sql.execute(REPLACED_VERSION.encode())
+        superuser.execute("alter schema penstock owner to postgres")
+    else:
+        superuser.execute(f"reassign owned by {attacker.role} to postgres".encode())
+        superuser.execute(f"alter table penstock.ready owner to {attacker.role}".encode())
+        superuser.execute(f"alter sequence evil.runs owner to {attacker.role}".encode())
+        superuser.execute(f"grant usage on schema evil to {attacker.role}".encode())
+    name = bare.make_login("superuser")
+    for look in (schema.check, schema.installed_version):
+        with pytest.raises(SchemaUnsafe, match=f'belongs to role "{attacker.role}"') as caught:
+            look(open_connection(attacker.dsn, name))
+        assert "REASSIGN OWNED" in (caught.value.hint or "")
+    with pytest.raises(SchemaUnsafe), penstock.Client(attacker.dsn) as client:
+        client.list_queues()
+    findings = examine(gather(open_connection(attacker.dsn, name)))
+    assert [finding for finding in findings if "rights of a superuser" in finding.found]
+    if what == "function":
+        # Nor does a role without rights of its own call the function of a role that is not the owner.
+        superuser.execute("grant usage on schema penstock to public")
+        superuser.execute("grant execute on function penstock.schema_version() to public")
+        other = open_connection(attacker.dsn, bare.make_login())
+        assert schema.installed_version(other) is None
+    attacker.assert_has_gained_nothing()
+
+
 def test_after_a_change_of_owner_the_script_replaces_every_function(
     attacker: Attacker, open_connection: Open
 ) -> None:
@@ -426,6 +496,46 @@ def test_after_a_change_of_owner_the_script_replaces_every_function(
     superuser.execute(schema.script().encode())
     superuser.execute("select penstock.clock(), penstock.schema_version()")
     attacker.assert_has_gained_nothing()
+
+
+def test_after_a_change_of_owner_a_query_in_a_constraint_does_not_run(
+    attacker: Attacker, open_connection: Open, install: Install
+) -> None:
+    schema.install(attacker.sql, older())
+    attacker.sql.execute(
+        f"alter table penstock.installation add check ({QUERY} is not null) not valid".encode()
+    )
+    superuser = open_connection(attacker.dsn)
+    superuser.execute(f"reassign owned by {attacker.role} to postgres".encode())
+    superuser.execute(f"grant usage on schema evil to {attacker.role}".encode())
+    superuser.execute(f"grant all on sequence evil.runs to {attacker.role}".encode())
+    attacker.sql.execute("select setval('evil.runs', 1, false)")
+    with pytest.raises(SchemaUnsafe, match=r"constraint installation_check on table penstock\.installation"):
+        install(superuser)
+    attacker.assert_has_gained_nothing()
+
+
+EXPRESSIONS = """
+select pg_get_expr(d.adbin, d.adrelid) from pg_attrdef d join pg_class c on c.oid = d.adrelid
+where c.relnamespace = 'penstock'::regnamespace
+union select pg_get_expr(conbin, conrelid) from pg_constraint
+where connamespace = 'penstock'::regnamespace and conbin is not null
+union select e from pg_index i join pg_class c on c.oid = i.indrelid,
+    unnest(array[pg_get_expr(indexprs, indrelid), pg_get_expr(indpred, indrelid)]) e
+where c.relnamespace = 'penstock'::regnamespace and e is not null
+"""
+
+
+def test_the_guard_knows_every_expression_of_the_tables(bare: Cluster, open_connection: Open) -> None:
+    connection = open_connection(bare.make_database())
+    schema.install(connection)
+    connection.execute("set search_path = pg_catalog, pg_temp")
+    found = sorted(row[0] for row in connection.execute(EXPRESSIONS.encode()))
+    guard = (schema.SQL / "guards" / "contents.sql").read_text("utf-8")
+    (listed,) = re.findall(r"expressions constant text\[\] := array\[\n(.*?)\n    \];", guard, re.DOTALL)
+    wanted = [f"$${expression}$$" for expression in found]
+    missing = set(wanted) - {line.strip().removesuffix(",") for line in listed.splitlines()}
+    assert not missing, "add to guards/contents.sql, and keep what it has:\n" + ",\n".join(sorted(missing))
 
 
 # Uninstall

@@ -122,6 +122,41 @@ def test_each_role_can_do_its_work(cluster: Cluster, open_connection: Open) -> N
     assert {row[0] for row in public} == called
 
 
+RIGHTS = """
+select distinct coalesce(u.rolname, 'public')
+from pg_class c
+cross join lateral (select c.relacl union all select attacl from pg_attribute where attrelid = c.oid) x(acl)
+cross join lateral aclexplode(x.acl) a
+left join pg_roles u on u.oid = a.grantee
+where c.relnamespace = 'penstock'::regnamespace and a.grantee <> c.relowner
+"""
+
+
+def test_default_privileges_of_the_installer_give_no_rights_on_tables(
+    cluster: Cluster, open_connection: Open
+) -> None:
+    app, installer = cluster.make_login(), cluster.make_login("createrole")
+    connection = open_connection(cluster.make_database(installer), installer)
+    for kind in ("tables", "sequences"):
+        connection.execute(f"alter default privileges grant all on {kind} to {app}, public".encode())
+    source = schema.load()
+    schema.install(connection, source)
+    assert connection.execute(RIGHTS).fetchall() == []
+    # Nor on the partitions that are made later.
+    connection.execute("alter table penstock.done detach partition penstock.done_default")
+    connection.execute("do $$ begin perform penstock.maintain(); end $$")
+    made = connection.execute("select count(*) from pg_inherits where inhparent = 'penstock.done'::regclass")
+    assert made.fetchone() == (7,)
+    assert connection.execute(RIGHTS).fetchall() == []
+    # What was granted by hand goes at the next upgrade.
+    connection.execute(f"grant select (name), insert on penstock.queues to {app}".encode())
+    connection.execute(f"grant update on sequence penstock.message_ids to {app} with grant option".encode())
+    assert connection.execute(RIGHTS).fetchall() == [(app,)]
+    schema.install(connection, schema.Source("999.0", source.tables, source.functions, source.roles))
+    assert connection.execute(RIGHTS).fetchall() == []
+    connection.execute("select penstock.create_queue('works')")
+
+
 @pytest.mark.parametrize(
     ("statement", "message"),
     [

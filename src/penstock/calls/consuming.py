@@ -54,7 +54,8 @@ class Claimed(NamedTuple):
 LEASE_SECONDS = rows.seconds("vt operator(pg_catalog.-) penstock.clock()")
 
 CLAIMED = (
-    "message_id, queue_name, cast(payload as text), body, cast(headers as text), consumer_token, "
+    "message_id, queue_name, cast(payload as pg_catalog.text), body, cast(headers as pg_catalog.text), "
+    "consumer_token, "
     f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, "
     f"priority, tenant, {LEASE_SECONDS}, attempts_limit"
 )
@@ -113,8 +114,8 @@ def reject_unreadable_messages(queue_name: str, batch_size: int) -> Call[list[Un
 
 
 TASK = (
-    "message_id, cast(payload as text), body, cast(headers as text), delivery_attempts, "
-    f"{rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit"
+    "message_id, cast(payload as pg_catalog.text), body, cast(headers as pg_catalog.text), "
+    f"delivery_attempts, {rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit"
 )
 
 

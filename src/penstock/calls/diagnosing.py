@@ -21,6 +21,7 @@ from .parsing import nothing
 __all__ = [
     "Presence",
     "RoleHeld",
+    "TableRights",
     "diagnose_engine",
     "diagnose_errors",
     "diagnose_holders",
@@ -31,6 +32,7 @@ __all__ = [
     "limit_transaction",
     "presence",
     "roles_held",
+    "table_rights",
 ]
 
 
@@ -75,7 +77,8 @@ class Presence(NamedTuple):
 
 def presence() -> Call[Presence]:
     text = (
-        "select pg_catalog.pg_backend_pid(), pg_catalog.current_database(), cast(current_user as text), "
+        "select pg_catalog.pg_backend_pid(), pg_catalog.current_database(), "
+        "cast(current_user as pg_catalog.text), "
         "pg_catalog.date_part('epoch', pg_catalog.clock_timestamp())"
     )
     return Call("presence", text, (), lambda found: Presence(*found[0]), Repeat.SAFE)
@@ -92,17 +95,46 @@ class RoleHeld(NamedTuple):
 def roles_held() -> Call[list[RoleHeld]]:
     """By a function that only this role, and penstock_admin, may call. Anybody may ask."""
     text = (
-        "select r.role, exists (select from pg_catalog.pg_roles x where x.rolname = r.role),"
+        "select r.role, exists ("
+        "select from pg_catalog.pg_roles x where x.rolname operator(pg_catalog.=) r.role),"
         " coalesce(("
         "select pg_catalog.bool_and(pg_catalog.has_schema_privilege(n.oid, 'usage')"
         " and pg_catalog.has_function_privilege(p.oid, 'execute'))"
-        " from pg_catalog.pg_proc p join pg_catalog.pg_namespace n on n.oid = p.pronamespace"
-        " where n.nspname = 'penstock' and p.proname = r.function), false)"
+        " from pg_catalog.pg_proc p"
+        " join pg_catalog.pg_namespace n on n.oid operator(pg_catalog.=) p.pronamespace"
+        " where n.nspname operator(pg_catalog.=) 'penstock'"
+        " and p.proname operator(pg_catalog.=) r.function), false)"
         " from (values (1, 'penstock_publisher', 'send_messages'),"
         " (2, 'penstock_consumer', 'consume_messages_batch'), (3, 'penstock_viewer', 'list_messages'),"
         " (4, 'penstock_admin', 'alter_queue')) as r (n, role, function) order by r.n"
     )
     return Call("roles_held", text, (), lambda found: [RoleHeld(*row) for row in found], Repeat.SAFE)
+
+
+class TableRights(NamedTuple):
+    """The rights of a role that is not the owner on tables of the schema; role is None for PUBLIC."""
+
+    role: str | None
+    tables: list[str]
+    rights: list[str]
+
+
+def table_rights() -> Call[list[TableRights]]:
+    """Rights that no role should have. Anybody may ask."""
+    text = (
+        "select u.rolname, pg_catalog.array_agg(distinct cast(c.relname as pg_catalog.text)),"
+        " pg_catalog.array_agg(distinct a.privilege_type)"
+        " from pg_catalog.pg_namespace n"
+        " join pg_catalog.pg_class c on c.relnamespace operator(pg_catalog.=) n.oid"
+        " cross join lateral (select c.relacl union all select t.attacl from pg_catalog.pg_attribute t"
+        " where t.attrelid operator(pg_catalog.=) c.oid) as x (acl)"
+        " cross join lateral pg_catalog.aclexplode(x.acl) a"
+        " left join pg_catalog.pg_roles u on u.oid operator(pg_catalog.=) a.grantee"
+        " where n.nspname operator(pg_catalog.=) 'penstock'"
+        " and c.relkind operator(pg_catalog.=) any (array['r', 'p', 'S']::pg_catalog.\"char\"[])"
+        " and a.grantee operator(pg_catalog.<>) c.relowner group by u.rolname order by u.rolname"
+    )
+    return Call("table_rights", text, (), lambda found: [TableRights(*row) for row in found], Repeat.SAFE)
 
 
 def limit_transaction(statement_seconds: float, lock_seconds: float) -> Call[None]:

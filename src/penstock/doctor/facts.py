@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias, TypeVar
 
-from penstock.calls import RoleHeld
+from penstock.calls import RoleHeld, TableRights
 from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
@@ -67,6 +67,7 @@ class Facts:
     schedules: Sequence[ListedSchedule] | NotKnown
     roles: Sequence[RoleHeld] | NotKnown
     grants: Sequence[QueueGrant] | NotKnown
+    table_rights: Sequence[TableRights] | NotKnown
 
     @property
     def now(self) -> datetime:

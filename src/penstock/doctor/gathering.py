@@ -55,6 +55,7 @@ def gather(
     schedules = source.ask(calls.list_schedules())
     roles = source.ask(calls.roles_held())
     grants = source.ask(calls.list_grants())
+    table_rights = source.ask(calls.table_rights())
     return Facts(
         database=presence.database,
         role=presence.role,
@@ -73,6 +74,7 @@ def gather(
         schedules=schedules,
         roles=roles,
         grants=grants,
+        table_rights=table_rights,
     )
 
 

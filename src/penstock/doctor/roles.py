@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.wording import count
+
 from .facts import Facts, NotKnown, known
 from .findings import Finding, Limits, identifier, shell
 
@@ -31,6 +33,7 @@ def roles(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     found = known(facts.roles)
     held = [MAY[each.role] for each in found if each.is_held]
     lacking = [each for each in found if not each.is_held]
+    yield from _on_tables(facts)
     if not held:
         yield Finding(
             "roles",
@@ -58,6 +61,22 @@ def roles(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             command=grant,
         )
     yield from _dangling(facts)
+
+
+def _on_tables(facts: Facts) -> Iterator[Finding]:
+    for each in known(facts.table_rights):
+        role = "public" if each.role is None else identifier(each.role)
+        yield Finding(
+            "roles",
+            "warning",
+            each.role or "PUBLIC",
+            f"It has rights on {count(len(each.tables), 'table')} of the schema penstock, such as "
+            f"{each.tables[0]}: {', '.join(each.rights)}. No role needs one. A trigger on a table would "
+            "run with the rights of the owner.",
+            "Take them away, as the owner of the schema:",
+            f"revoke all on all tables in schema penstock from {role} cascade; "
+            f"revoke all on all sequences in schema penstock from {role} cascade;",
+        )
 
 
 def _dangling(facts: Facts) -> Iterator[Finding]:

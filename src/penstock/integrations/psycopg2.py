@@ -20,7 +20,9 @@ class _Psycopg2:
 
     def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
         with self._connection.cursor(cursor_factory=self._cursor) as cursor:
-            cursor.execute(text, tuple(parameters))
+            # The driver would cast bytes to bytea, and look this name up in the search path.
+            written = [f"\\x{each.hex()}" if isinstance(each, bytes) else each for each in parameters]
+            cursor.execute(text, written)
             rows: Sequence[Row] = cursor.fetchall()
         return rows
 

@@ -152,6 +152,7 @@ begin
         end;
     end loop;
 
+    perform penstock._revoke_table_rights();
     revoke all on all routines in schema penstock from public;
     for role_name in select rolname from pg_roles where rolname = any (roles) order by rolname loop
         execute format('grant usage on schema penstock to %I', role_name);

@@ -15,7 +15,7 @@ from penstock.values import Duration, interval, moment
 __all__ = ["Clock"]
 
 READ = "select penstock.clock()"
-DEFINITION = "select pg_get_functiondef('penstock.clock()'::regprocedure)"
+DEFINITION = "select pg_catalog.pg_get_functiondef('penstock.clock()'::pg_catalog.regprocedure)"
 REAL = "pg_catalog.clock_timestamp()"
 MICROSECOND = timedelta(microseconds=1)
 
@@ -76,7 +76,7 @@ class Clock:
         if self._original is None:
             self._original = self._definition()
         self._offset += by
-        offset = f"({REAL} + interval '{self._offset // MICROSECOND} microseconds')"
+        offset = f"({REAL} operator(pg_catalog.+) interval '{self._offset // MICROSECOND} microseconds')"
         self._execute(self._original.replace(REAL, offset))
         return self.now()
 

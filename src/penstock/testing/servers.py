@@ -41,12 +41,15 @@ ENOUGH_BYTES = 1_000_000_000
 # Databases of tests: the one their runs connect to, the run, a number. A run holds the lock of its key.
 PREFIX = "penstock_test"
 LOCK_CLASS = 1346719316
-HOME = "select d.oid::bigint from pg_catalog.pg_database d where d.datname = current_database()"
+HOME = """
+    select d.oid::bigint from pg_catalog.pg_database d
+    where d.datname operator(pg_catalog.=) pg_catalog.current_database()
+"""
 ABANDONED = """
     select d.datname, r.key
     from pg_catalog.pg_database d
-    cross join lateral (select split_part(d.datname, '_', 4) as key) r
-    where starts_with(d.datname, %s) and r.key ~ '^[0-9]{1,9}$'
+    cross join lateral (select pg_catalog.split_part(d.datname, '_', 4) as key) r
+    where pg_catalog.starts_with(d.datname, %s) and r.key operator(pg_catalog.~) '^[0-9]{1,9}$'
 """
 
 
@@ -208,7 +211,7 @@ class DatabaseServer:
 
     def _lock(self) -> int:
         key = secrets.randbelow(10**9)
-        self._dropping.value("select pg_advisory_lock(%s, %s)", LOCK_CLASS, key)
+        self._dropping.value("select pg_catalog.pg_advisory_lock(%s, %s)", LOCK_CLASS, key)
         return key
 
     def _remove_abandoned(self) -> None:
@@ -216,12 +219,14 @@ class DatabaseServer:
         own = str(self._key)
         found = self._dropping.rows(ABANDONED, f"{PREFIX}_{self._home}_")
         for key in {key for _, key in found if key != own}:
-            if not self._dropping.value("select pg_try_advisory_lock(%s, %s)", LOCK_CLASS, int(key)):
+            if not self._dropping.value(
+                "select pg_catalog.pg_try_advisory_lock(%s, %s)", LOCK_CLASS, int(key)
+            ):
                 continue
             for name in [name for name, whose in found if whose == key]:
                 self._drop(name)
             self._dropping.wait()
-            self._dropping.value("select pg_advisory_unlock(%s, %s)", LOCK_CLASS, int(key))
+            self._dropping.value("select pg_catalog.pg_advisory_unlock(%s, %s)", LOCK_CLASS, int(key))
 
 
 class _Errands:

@@ -1,5 +1,35 @@
 -- Maintain: what is due now and then, from however many processes.
 
+-- No role but the owner has a right on a table: a trigger on one runs with the rights of the owner. A new table gets the
+-- default privileges of its owner, so this is called after tables were made.
+create or replace function penstock._revoke_table_rights() returns void
+language plpgsql
+as $$
+declare
+    found_one record;
+begin
+    for found_one in
+        select distinct
+            c.relkind = 'S' as is_sequence, c.oid::regclass as table_id,
+            case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end as grantee
+        from pg_class c
+        cross join lateral (
+            select c.relacl as acl where c.relacl is not null
+            union all
+            select t.attacl from pg_attribute t where t.attrelid = c.oid and t.attacl is not null
+        ) x
+        cross join lateral aclexplode(x.acl) a
+        where c.relnamespace = 'penstock'::regnamespace and c.relkind in ('r', 'p', 'S') and a.grantee <> c.relowner
+    loop
+        execute format(
+            'revoke all on %s %s from %s cascade',
+            case when found_one.is_sequence then 'sequence' else 'table' end, found_one.table_id, found_one.grantee
+        );
+    end loop;
+end
+$$;
+comment on function penstock._revoke_table_rights() is 'Takes the rights on tables and sequences from all roles but the owner.';
+
 -- Partitions are made a week ahead and attached, which locks neither readers nor writers of the others. Where the database
 -- has its tables, wherever the session of the caller would put new ones.
 create or replace function penstock._add_days(at timestamptz) returns bigint
@@ -23,6 +53,9 @@ begin
         );
         added := added + 1;
     end loop;
+    if added > 0 then
+        perform penstock._revoke_table_rights();
+    end if;
     return added;
 exception when lock_not_available then
     return 0;

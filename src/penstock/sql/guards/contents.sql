@@ -5,6 +5,34 @@ declare
     -- Who may add a hook, and the hooks. Types and functions of the catalog itself have no rows in pg_depend.
     me constant oid := (select r.oid from pg_roles r where r.rolname = current_user);
     home constant oid := (select n.oid from pg_namespace n where n.nspname = 'penstock');
+    -- The expressions of defaults, check constraints and indexes that the files in tables/ have made, in any release. Any
+    -- other is refused: functions of the catalog that run a query given as text, such as ts_rewrite(), leave no trace in
+    -- pg_depend. A test compares this list with a fresh installation.
+    expressions constant text[] := array[
+        $$'{0,0,0,0,0}'::bigint[]$$,
+        $$'{0}'::integer[]$$,
+        $$'{40,30,20,10}'::integer[]$$,
+        $$(((publishers IS NULL) = (consumers IS NULL)) AND ((publishers IS NULL) = (viewers IS NULL)))$$,
+        $$((char_length(name) >= 1) AND (char_length(name) <= 255))$$,
+        $$(expires_at IS NOT NULL)$$,
+        $$(kind = 4)$$,
+        $$(missed = ANY (ARRAY['skip'::text, 'one'::text, 'all'::text]))$$,
+        $$(reason = ANY (ARRAY['failed'::text, 'no_attempts_left'::text, 'expired'::text]))$$,
+        $$0$$,
+        $$1.0$$,
+        $$256000000$$,
+        $$2592000$$,
+        $$3$$,
+        $$30$$,
+        $$5$$,
+        $$86400$$,
+        $$again$$,
+        $$clock_timestamp()$$,
+        $$fair$$,
+        $$false$$,
+        $$only_row$$,
+        $$true$$
+    ];
     found_here text;
     tables text;
 begin
@@ -49,16 +77,26 @@ begin
     with relations as materialized (
         select c.oid, c.relkind, c.relowner from pg_class c where c.relnamespace = home
     ), types as materialized (
-        select t.oid, t.typowner from pg_type t where t.typnamespace = home
+        select t.oid, t.typowner, t.typtype from pg_type t where t.typnamespace = home
     ), parts(classid, objid) as materialized (
         -- What may contain an expression that is evaluated when a table is written or analyzed.
         select 'pg_class'::regclass::oid, r.oid from relations r
         union all select 'pg_type'::regclass, t.oid from types t
         union all select 'pg_attrdef'::regclass, d.oid from pg_attrdef d join relations r on r.oid = d.adrelid
         union all select 'pg_constraint'::regclass, c.oid from pg_constraint c where c.connamespace = home
+    ), written(classid, objid, expression) as (
+        select 'pg_attrdef'::regclass::oid, d.oid, pg_get_expr(d.adbin, d.adrelid) from pg_attrdef d join relations r on r.oid = d.adrelid
+        union all select 'pg_constraint'::regclass, c.oid, pg_get_expr(c.conbin, c.conrelid) from pg_constraint c where c.connamespace = home
+        union all
+        select 'pg_class'::regclass, i.indexrelid, x.expression
+        from pg_index i join relations r on r.oid = i.indrelid,
+            lateral (values (pg_get_expr(i.indexprs, i.indrelid)), (pg_get_expr(i.indpred, i.indrelid))) x(expression)
+        union all select 'pg_class'::regclass, p.partrelid, pg_get_expr(p.partexprs, p.partrelid) from pg_partitioned_table p join relations r on r.oid = p.partrelid
     ), strange(classid, objid) as (
         select 'pg_class'::regclass::oid, r.oid from relations r where r.relowner <> me or r.relkind not in ('r', 'p', 'i', 'I', 'S', 'c')
-        union all select 'pg_type'::regclass, t.oid from types t where t.typowner <> me
+        union all select 'pg_type'::regclass, t.oid from types t where t.typowner <> me or t.typtype not in ('c', 'b')
+        union all select w.classid, w.objid from written w where w.expression <> all (expressions)
+        union all select 'pg_statistic_ext'::regclass, s.oid from pg_statistic_ext s join relations r on r.oid = s.stxrelid
         union all select 'pg_proc'::regclass, p.oid from pg_proc p where p.pronamespace = home and p.proowner <> me
         union all
         select d.classid, d.objid from pg_depend d
@@ -76,6 +114,9 @@ begin
         union all
         select 'pg_constraint'::regclass, c.oid from pg_constraint c join relations r on r.oid = c.confrelid
         where c.contype = 'f' and c.conrelid <> all (select x.oid from relations x)
+        union all
+        select 'pg_constraint'::regclass, c.oid from pg_constraint c join relations r on r.oid = c.conrelid
+        where c.contype = 'f' and c.confrelid <> all (select x.oid from relations x)
         union all
         select d.classid, d.objid from parts x join pg_depend d on d.classid = x.classid and d.objid = x.objid
         where d.refclassid in ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_opclass'::regclass, 'pg_opfamily'::regclass)
