@@ -317,7 +317,7 @@ class ListedSchedule:
 
     def is_overdue(self, now: datetime) -> bool:
         """Whether a time of it has passed, and no worker has acted for it. now: by the database's clock."""
-        return self.paused_at is None and self.next_at + SCHEDULE_GRACE < now
+        return self.paused_at is None and self.next_at < now - SCHEDULE_GRACE
 
 
 @dataclass(frozen=True, slots=True)

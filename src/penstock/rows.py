@@ -91,8 +91,8 @@ def moment(microseconds: int | None) -> Any:
     try:
         return EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
-        # PostgreSQL knows infinity and the year 20000; Python's end of time is near enough.
-        return datetime.max.replace(tzinfo=UTC)
+        # PostgreSQL knows infinity, the year 20000 and years before Christ. The ends of Python's time do.
+        return (datetime.max if microseconds > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 def _same(value: Any) -> Any:
@@ -158,9 +158,11 @@ class Columns(Generic[T]):
 
 
 def _time(name: str) -> Column:
-    # Python's end of time; PostgreSQL knows infinity, and years whose microseconds 64 bits do not hold.
+    # The ends of Python's time; PostgreSQL knows infinity, and years whose microseconds 64 bits do not hold.
     is_late = f"{name} operator(pg_catalog.>=) pg_catalog.timestamptz '10000-01-01 00:00:00+00'"
-    return Column((f"case when {is_late} then {INFINITY} else {epoch(name)} end",), moment)
+    is_early = f"{name} operator(pg_catalog.<) pg_catalog.timestamptz '0001-01-01 00:00:00+00'"
+    found = f"when {is_late} then {INFINITY} when {is_early} then -{INFINITY} else {epoch(name)}"
+    return Column((f"case {found} end",), moment)
 
 
 def _plain(*names: str) -> tuple[Column, ...]:

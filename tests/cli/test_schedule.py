@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import psycopg
 import pytest
 
 import penstock
@@ -50,6 +52,33 @@ def test_list(command: Command, times: penstock.Client) -> None:
         "sweep   every 60 s             chores  2126-05-05 12:00:00+00:00  -     paused",
         'theirs  {"moon":"full"}        chores  2020-01-01 00:00:00+00:00  -     overdue: no worker has it',
     ]
+
+
+@pytest.mark.parametrize(
+    ("stored", "is_late"),
+    [
+        ("200000-01-01 00:00Z", False),
+        ("infinity", False),
+        ("4000-01-01 00:00Z BC", True),
+        ("-infinity", True),
+    ],
+)
+def test_times_that_python_does_not_know(
+    command: Command,
+    times: penstock.Client,
+    sql18: psycopg.Connection[Any],
+    stored: str,
+    is_late: bool,
+) -> None:
+    """put_schedule() refuses these times. A list shows the nearest that Python knows."""
+    sql18.execute("update penstock.schedules set next_at = %s where name = 'sweep'", [stored])
+    answer = command("schedule", "list").ok()
+    (line,) = [line for line in answer.out.splitlines() if line.startswith("sweep")]
+    assert ("0001-01-01 00:00:00" if is_late else "9999-12-31 23:59:59") in line
+    assert ("overdue" if is_late else "active") in line
+    answer = command("doctor", "--check", "schedules")
+    assert "Traceback" not in answer.err
+    assert ("schedule sweep" in answer.out) == is_late
 
 
 def test_list_on_a_terminal(command: Command, times: penstock.Client) -> None:

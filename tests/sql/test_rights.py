@@ -388,6 +388,14 @@ def test_the_schedule_of_a_restricted_queue(engine: Engine, roles: Roles, web: s
         engine.rows(*advance)
     with engine.refused("PN008", '"q"'), roles.acting(other):
         put(engine, "q", every=1)
+    # The task is not named to a role that may not see the schedule.
+    engine.queue("elsewhere")
+    with pytest.raises(psycopg.Error) as caught, roles.acting(other):
+        put(engine, "elsewhere")
+    assert caught.value.sqlstate == "PN008"
+    assert caught.value.diag.message_primary == (
+        'schedule "s" sends to queue "q": only an administrator may have it send something else'
+    )
     with roles.acting(web):
         assert [row.name for row in engine.rows("list_schedules")] == ["s"]
         ticks = ["2030-01-01 00:00Z"]

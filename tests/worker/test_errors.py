@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import App, TaskContext
+from penstock import App, Reject, TaskContext
 from tests.worker.stage import Stage, ended, working
 
 
@@ -57,6 +57,30 @@ async def test_errors_of_all_kinds_fail_the_attempt_only(
                 assert (found.state, found.reason) == ("dead", "no_attempts_left"), what
                 assert len(found.last_error or "") < 20_000
     assert attempts == dict.fromkeys(errors, 2)
+
+
+async def test_a_long_error_is_cut_in_the_log(database18: str, caplog: pytest.LogCaptureFixture) -> None:
+    app = App()
+
+    @app.task(max_attempts=1)
+    async def quote(how: str) -> None:
+        if how == "reject":
+            raise Reject("x" * 3_000_000)
+        raise ValueError("x" * (3_000_000 if how == "long" else 3))
+
+    formatter = logging.Formatter("%(message)s")
+    async with working(app, database18):
+        for how in ("long", "reject", "short"):
+            await ended(await quote.enqueue_async(how))
+    told = [record for record in caplog.records if record.name == "penstock.worker.runs"]
+    texts = [formatter.format(record) for record in told]
+    assert len(texts) == 3
+    assert all(len(text) < 20_000 for text in texts)
+    assert "failed, no attempts left" in texts[0]
+    assert "Traceback" in texts[0]
+    assert "rejected (xxx" in texts[1]
+    # As ever, for handlers of the log that look at the error itself.
+    assert told[2].exc_info is not None
 
 
 async def test_a_payload_that_does_not_fit_fails_and_a_handler_that_changes_headers_harms_nobody(

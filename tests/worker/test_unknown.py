@@ -8,9 +8,10 @@ from functools import partial
 from typing import Any
 
 import psycopg
+import pytest
 
 from penstock import App
-from tests.worker.stage import PATIENCE, Stage, ended, one, working
+from tests.worker.stage import PATIENCE, Stage, ended, holds, one, working
 
 Sql = psycopg.Connection[Any]
 
@@ -109,3 +110,23 @@ async def test_headers_of_others_do_no_harm(database18: str) -> None:
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.01)
     assert sorted(ran) == [6, 7, 8, 9, 100]
+
+
+async def test_the_name_of_an_unknown_task_is_cut_in_the_log(
+    database18: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App()
+
+    @app.task(queue="q")
+    async def known() -> None:
+        pass
+
+    async with working(app, database18):
+        await app.async_client.send("q", {}, headers={"task": "x" * 300_000})
+        await ended(await known.enqueue_async())
+        await holds(
+            lambda: [text for text in caplog.messages if "not known here" in text], "the task is not known"
+        )
+    (told,) = [text for text in caplog.messages if "not known here" in text]
+    assert "'xxxx" in told
+    assert len(told) < 200

@@ -7,6 +7,7 @@ import logging
 import traceback
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from penstock._async.message import describe
 from penstock.tasks.outcomes import Reject, Retry
@@ -35,7 +36,10 @@ def own_frames_off(found: TracebackType | None) -> TracebackType | None:
 def error_text(exc: BaseException) -> str:
     """An error for the history of a message: in a line, and with its traceback."""
     lines = "".join(traceback.format_exception(exc))
-    text = f"{describe(exc)}\n{lines}"
+    return _cut(f"{describe(exc)}\n{lines}")
+
+
+def _cut(text: str) -> str:
     if len(text) <= MOST_ERROR_CHARACTERS:
         return text
     half = MOST_ERROR_CHARACTERS // 2
@@ -45,12 +49,23 @@ def error_text(exc: BaseException) -> str:
 def log_failure(run: Run, exc: BaseException) -> None:
     extra = {} if run.context is None else run.context.facts()
     if isinstance(exc, Retry):
-        logger.info("to be tried again (%s): %s", exc, run, extra=extra)
+        logger.info("to be tried again (%s): %s", _cut(str(exc)), run, extra=extra)
     elif isinstance(exc, Reject):
-        logger.error("rejected (%s): %s", exc.reason, run, extra=extra)
+        logger.error("rejected (%s): %s", _cut(str(exc.reason)), run, extra=extra)
     elif run.is_settled:
-        logger.error("failed after it was acked: %s", run, exc_info=exc, extra=extra)
+        _log(logging.ERROR, "failed after it was acked", run, exc, extra)
     elif run.attempt >= run.max_attempts:
-        logger.error("failed, no attempts left: %s", run, exc_info=exc, extra=extra)
+        _log(logging.ERROR, "failed, no attempts left", run, exc, extra)
     else:
-        logger.warning("failed: %s", run, exc_info=exc, extra=extra)
+        _log(logging.WARNING, "failed", run, exc, extra)
+
+
+def _log(level: int, what: str, run: Run, exc: BaseException, extra: dict[str, Any]) -> None:
+    """With the traceback; as text, and cut, where it is long: an error may quote megabytes."""
+    if not logger.isEnabledFor(level):
+        return
+    text = "".join(traceback.format_exception(exc))
+    if len(text) <= MOST_ERROR_CHARACTERS:
+        logger.log(level, "%s: %s", what, run, exc_info=exc, extra=extra)
+    else:
+        logger.log(level, "%s: %s\n%s", what, run, _cut(text), extra=extra)

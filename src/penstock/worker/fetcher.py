@@ -27,6 +27,7 @@ from penstock.errors import (
 from penstock.payloads import load_headers
 from penstock.tasks.app import App
 from penstock.values import Backoff
+from penstock.wording import shown
 
 from .contact import Contact
 from .context import WorkerContext
@@ -308,10 +309,11 @@ class Fetcher:
 
     def _leave_alone(self, row: Claimed, headers: dict[str, Any]) -> None:
         """Give back a message of a task that is not known here: another worker may know it."""
-        name = str(headers.get("task"))
+        # Cut: any publisher may have written it.
+        name = shown(headers.get("task"))
         if name not in self._unknown:
             logger.warning(
-                "queue %r has a task %r, which is not known here: left to others", row.queue_name, name
+                "queue %r has a task %s, which is not known here: left to others", row.queue_name, name
             )
         since = self._unknown.setdefault(name, time.monotonic())
         delay = min(1 + time.monotonic() - since, LONGEST_LEFT_SECONDS)

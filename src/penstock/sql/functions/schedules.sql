@@ -23,9 +23,12 @@ begin
     if value is null or not isfinite(value) then
         perform penstock._invalid(format('%s must be a finite time, not %s', what, coalesce(value::text, 'null')));
     end if;
+    if value < '0001-01-01 00:00:00+00' or value >= '10000-01-01 00:00:00+00' then
+        perform penstock._invalid(format('%s must be in the years 1 to 9999, not %s', what, value));
+    end if;
 end
 $$;
-comment on function penstock._check_time(text, timestamptz) is 'Refuses a time that is null or infinite.';
+comment on function penstock._check_time(text, timestamptz) is 'Refuses a time that is null, infinite, or that Python does not know.';
 
 -- Workers call it again and again: where all is as it should be, nothing is locked or written.
 create or replace function penstock.put_schedule(
@@ -89,7 +92,9 @@ begin
             raise exception using
                 errcode = 'PN008',
                 message = format('schedule "%s" sends %sto queue "%s": only an administrator may have it send something else', name,
-                    coalesce(format('task "%s" ', before.headers ->> 'task'), ''), before.queue_name),
+                    -- As in list_schedules(): the task is not shown to a role without a right in the queue.
+                    case when penstock._may_on(before.queue_name, 'result') then 'task "' || (before.headers ->> 'task') || '" ' end,
+                    before.queue_name),
                 hint = 'delete_schedule() removes it: a worker that has it in its code puts it back as it is there.';
         end if;
     end loop;
