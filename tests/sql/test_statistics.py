@@ -87,6 +87,7 @@ def in_all_states(engine: Engine) -> None:
     """Of tenant a, priority 1: 2 ready, 1 waits, 1 delayed, 1 active; of none, priority 3: 1 ready."""
     engine.queue("q", tenant_max_active=3)
     backlog(engine, "q", {"a": 4}, priority=1)
+    let_in(engine)
     engine.take("q", vt_seconds=86400)
     engine.send("q", tenant="a", priority=1, deliver_after=engine.now() + timedelta(hours=1))
     engine.send_many("q", [1, 2, 3], priority=0)
