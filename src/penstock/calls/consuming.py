@@ -17,6 +17,7 @@ from .parsing import value, values
 __all__ = [
     "Claimed",
     "Extended",
+    "Parked",
     "ack_message",
     "ack_messages",
     "ack_messages_of",
@@ -25,6 +26,7 @@ __all__ = [
     "consume_messages_batch",
     "extend_message_vt",
     "nack_message",
+    "park_messages",
     "pulse",
     "reject_message",
     "reject_unreadable_messages",
@@ -49,6 +51,9 @@ class Claimed(NamedTuple):
     tenant: str | None
     lease_seconds: float
     attempts_limit: int | None
+    # Deliveries in a row that ended because the lease ran out; whether the queue has max_active.
+    lost_deliveries: int = 0
+    queue_capped: bool = False
 
 
 LEASE_SECONDS = rows.seconds("vt operator(pg_catalog.-) penstock.clock()")
@@ -113,13 +118,34 @@ def reject_unreadable_messages(queue_name: str, batch_size: int) -> Call[list[Un
     )
 
 
+class Parked(NamedTuple):
+    """Which parked messages a claim is to bring: of which tasks, how many of each, and of each lane of tasks.
+
+    lost_most: how many of those that were lost with a worker.
+    """
+
+    task_names: list[str]
+    task_limits: list[int]
+    task_lanes: list[int]
+    lane_limits: list[int]
+    lost_most: int
+
+
 TASK = (
     "message_id, cast(payload as pg_catalog.text), body, cast(headers as pg_catalog.text), "
-    f"delivery_attempts, {rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit"
+    f"delivery_attempts, {rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit, "
+    "lost_deliveries, queue_capped"
 )
 
 
-def claim_tasks(queue_name: str, token: str, lease: float, batch_size: int) -> Call[list[Claimed]]:
+def claim_tasks(
+    queue_name: str,
+    token: str,
+    lease: float,
+    batch_size: int,
+    *,
+    parked: Parked | None = None,
+) -> Call[list[Claimed]]:
     """consume_messages_batch() for a worker, which keeps leases itself: what it knows does not come back."""
 
     def read(found: Sequence[Row]) -> list[Claimed]:
@@ -137,8 +163,22 @@ def claim_tasks(queue_name: str, token: str, lease: float, batch_size: int) -> C
                 tenant,
                 lease,
                 limit,
+                lost,
+                capped,
             )
-            for message_id, stored, body, headers, attempt, published_at, priority, tenant, limit in found
+            for (
+                message_id,
+                stored,
+                body,
+                headers,
+                attempt,
+                published_at,
+                priority,
+                tenant,
+                limit,
+                lost,
+                capped,
+            ) in found
         ]
 
     claim = call(
@@ -149,6 +189,7 @@ def claim_tasks(queue_name: str, token: str, lease: float, batch_size: int) -> C
         consumer_token=token,
         vt_seconds=seconds("lease", lease),
         batch_size=batch_size,
+        **({} if parked is None else parked._asdict()),
     )
     return _with_remedy(claim, queue_name, batch_size)
 
@@ -207,6 +248,21 @@ def release_message(receipt: Receipt, delay: Duration | None = None) -> Call[boo
 
 def release_messages(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[bool]]:
     return call_each("release_message", values, Repeat.SAFE, message_ids, queue_name=queue_name, token=token)
+
+
+def park_messages(
+    queue_name: str, message_ids: Sequence[int], token: str, task_names: Sequence[str]
+) -> Call[list[int]]:
+    return call(
+        "park_messages",
+        values,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=queue_name,
+        message_ids=message_ids,
+        token=token,
+        task_names=task_names,
+    )
 
 
 def reject_message(receipt: Receipt, error: str | None) -> Call[bool]:

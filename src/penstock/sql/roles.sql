@@ -23,6 +23,7 @@ declare
         ['ack_messages',                    'penstock_consumer'],
         ['nack_message',                    'penstock_consumer'],
         ['release_message',                 'penstock_consumer'],
+        ['park_messages',                   'penstock_consumer'],
         ['reject_message',                  'penstock_consumer'],
         ['reject_unreadable_messages',      'penstock_consumer'],
         ['extend_message_vt',               'penstock_consumer'],
@@ -53,6 +54,7 @@ declare
         ['diagnose_statements',              'penstock_viewer'],
         ['diagnose_engine',                  'penstock_viewer'],
         ['diagnose_queues',                  'penstock_viewer'],
+        ['diagnose_parked',                  'penstock_viewer'],
         ['diagnose_errors',                  'penstock_viewer'],
 
         ['create_topic',                    'penstock_admin'],

@@ -1,4 +1,4 @@
-"""The executor: gives runs their places, and says what came of each."""
+"""The executor: gives runs their slots, and says what came of each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from penstock.errors import LeaseLost
 from penstock.payloads import Json
 from penstock.tasks.app import App
 from penstock.tasks.outcomes import Reject, Retry, Snooze
+from penstock.tasks.task import Task
 
 from .failures import error_text, log_failure, own_frames_off
 from .handlers import Handlers
-from .lanes import Lane, Places
+from .lanes import Lane, Route, room_of
 from .run import Run
 from .settler import Settler
+from .suspects import Suspects
 
 __all__ = ["Executor"]
 
@@ -51,75 +53,101 @@ class Executor:
             for task in app.tasks.values()
             if task.concurrency is not None
         }
-        self._places = {needs.name: self._places_of(needs.name) for needs in app.queues}
+        # The routes of what is in a queue: those of its tasks, and of others that were claimed from it.
+        self._routes: dict[str, dict[Route, None]] = {
+            needs.name: {self.route(task): None for task in app.tasks.values() if task.queue == needs.name}
+            for needs in app.queues
+        }
+        # What each lane had room for when the last claim was made.
+        self._promised: dict[Lane, int] = {}
+        self.suspects = Suspects()
         # Coroutines are run by these, one after the other; the idle ones wait.
         self._runners: set[asyncio.Task[None]] = set()
         self._parked: list[asyncio.Future[None]] = []
         self.runs: dict[tuple[str, int], Run] = {}
-        # Told when a place has become free, or a task has ended.
+        # Told when a slot has become free, or a task has ended.
         self.on_room: Callable[[], None] = lambda: None
         # Told which tasks have settled themselves.
         self.on_settled: Callable[[list[Run]], None] = self.forget
 
-    # Places
+    # Slots
 
     def _lane_of(self, run: Run) -> Lane:
-        return self._lane(run.task.is_process, run.task.is_async)
+        return self.route(run.task)[0]
 
-    def _lane(self, is_process: bool, is_async: bool) -> Lane:
-        return self.processes if is_process else self.coroutines if is_async else self.threads
-
-    def _places_of(self, queue_name: str) -> Places:
-        tasks = [task for task in self._app.tasks.values() if task.queue == queue_name]
-        lanes = {self._lane(task.is_process, task.is_async): None for task in tasks}
-        limited = [self._limited[task.name] for task in tasks if task.name in self._limited]
-        is_mixed = len(lanes) > 1 or len(limited) > 1 or bool(limited and len(limited) < len(tasks))
-        return Places((*lanes, *limited), is_mixed)
+    def route(self, task: Task[..., Any]) -> Route:
+        """The lanes that a task goes through."""
+        lane = self.processes if task.is_process else self.coroutines if task.is_async else self.threads
+        limited = self._limited.get(task.name) if self._limited else None
+        return (lane,) if limited is None else (lane, limited)
 
     def room(self, queue_name: str) -> int:
-        """How many more of a queue may be claimed: for free places, and some ahead.
+        """How many messages of a queue to claim: as many as the route with the most room takes.
 
-        Nobody knows of which kind they will be: as many as there is room for if all are of the same.
+        Which tasks they are of is known only when they are there: submit() takes those that have room.
         """
-        places = self._places[queue_name]
-        return max(0, min(lane.free + places.line(lane) for lane in places.lanes))
+        routes = self._routes[queue_name]
+        self._promised = {lane: lane.room for route in routes for lane in route}
+        return 0 if self.suspects.alone_for else max(map(room_of, routes), default=0)
 
-    def has_enough(self, queue_name: str) -> bool:
-        """Whether so much of what a queue has is in line that it is no use to claim a few more."""
-        return any(lane.has_enough for lane in self._places[queue_name].lanes)
+    def routes_with_room(self) -> dict[Route, list[str]]:
+        """The names of all tasks that there is room for, by their route."""
+        names: dict[Route, list[str]] = {}
+        for task in self._app.tasks.values():
+            names.setdefault(self.route(task), []).append(task.name)
+        return {route: names[route] for route in names if room_of(route) > 0}
 
-    def is_blocked(self, queue_name: str) -> bool:
-        """Whether a queue has no room because of one kind of place, while others are free."""
-        places = self._places[queue_name]
-        return places.is_mixed and any(lane.free > 0 for lane in places.lanes)
+    @property
+    def has_enough(self) -> bool:
+        """Whether a lane has so much in line that it is no use to claim a few more for it."""
+        lanes = (self.coroutines, self.threads, self.processes, *self._limited.values())
+        return any(lane.has_enough for lane in lanes)
 
     # Runs
 
-    def submit(self, runs: list[Run]) -> int:
-        """Take over runs, and start those that there is a place for; how many were given back.
-
-        A kind of place, or a task, that is full must not keep others from theirs: what it has too much of
-        is given back.
-        """
-        too_many = 0
+    def submit(self, runs: list[Run]) -> list[Run]:
+        """Take over runs, and start those that there is a slot for. Returns those that have no room."""
+        grave = next((run for run in runs if run.claimed.lost_deliveries > 1), None)
+        if grave is not None and self._admits(grave, {}):
+            # Nothing else begins beside it.
+            self._line_up(grave)
+            self._start()
+            return [run for run in runs if run is not grave]
+        rooms: dict[Lane, int] = {}
+        left = []
         for run in runs:
-            self.runs[run.claimed.queue_name, run.claimed.message_id] = run
-            places, lane = self._places[run.claimed.queue_name], self._lane_of(run)
-            if not places.is_mixed and not self._limited:
-                lane.waiting.append(run)  # what most are; no more were claimed than there is room for
-                continue
-            limited = self._limited.get(run.task.name) if self._limited else None
-            if any(-one.free >= places.line(one) > 0 for one in (lane, limited) if one is not None):
-                self._release(run, 1)
-                too_many += 1
-            elif limited is not None and limited.running >= limited.limit:
-                limited.waiting.append(run)
+            if run is not grave and self._admits(run, rooms):
+                self._line_up(run)
             else:
-                if limited is not None:
-                    limited.running += 1
-                lane.waiting.append(run)
+                left.append(run)
         self._start()
-        return too_many
+        return left
+
+    def _admits(self, run: Run, rooms: dict[Lane, int]) -> bool:
+        """Whether there is room for a run. rooms: what each lane has left in this submission."""
+        route = self.route(run.task)
+        for lane in route:
+            if lane not in rooms:
+                rooms[lane] = max(lane.room, self._promised.get(lane, 0))
+            if rooms[lane] <= 0:
+                return False
+        if run.claimed.lost_deliveries and not self.suspects.accept(run, route[0].limit):
+            return False
+        for lane in route:
+            rooms[lane] -= 1
+        return True
+
+    def _line_up(self, run: Run) -> None:
+        route = self.route(run.task)
+        self.runs[run.claimed.queue_name, run.claimed.message_id] = run
+        self._routes[run.claimed.queue_name].setdefault(route)
+        lane, *limits = route
+        for limited in limits:
+            if limited.running >= limited.limit:
+                limited.waiting.append(run)
+                return
+            limited.running += 1
+        lane.waiting.append(run)
 
     def _start(self) -> None:
         self._wake_runner()
@@ -184,7 +212,7 @@ class Executor:
             if run.thread is None or run.thread.done():
                 self._leave(run, lane)
             else:
-                # The place is taken for as long as the thread runs, although nobody waits for it any more.
+                # The slot is taken for as long as the thread runs, although no run waits for it any more.
                 run.thread.add_done_callback(lambda _: self._leave(run, lane))
                 self.on_room()
 
@@ -203,7 +231,7 @@ class Executor:
             self._succeeded(run, result)
 
     def _leave(self, run: Run, lane: Lane) -> None:
-        """A place has become free."""
+        """A slot has become free."""
         lane.end()
         if self._limited and (limited := self._limited.get(run.task.name)) is not None:
             limited.end()

@@ -1,11 +1,9 @@
-"""The fetcher: claims messages for the places that are free, a little ahead where tasks are short."""
+"""The fetcher: claims messages for the slots that are free, a little ahead where tasks are short."""
 
 from __future__ import annotations
 
 import logging
-import random
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -13,14 +11,13 @@ import psycopg
 
 from penstock import calls
 from penstock._async.client import AsyncClient
-from penstock.calls import Claimed
+from penstock.calls import Claimed, Parked
 from penstock.concurrency import AsyncFlag, async_sleep, now
 from penstock.errors import (
     ConnectionLost,
     DatabaseUnavailable,
     PayloadInvalid,
     PenstockError,
-    PermissionDenied,
     QueueNotFound,
     SchemaError,
 )
@@ -32,7 +29,7 @@ from penstock.wording import shown
 from .contact import Contact
 from .context import WorkerContext
 from .executor import Executor
-from .lanes import RATE_SECONDS
+from .lanes import RATE_SECONDS, Lane, Route, room_of
 from .leases import Leases
 from .run import Run
 from .settler import Settler
@@ -49,16 +46,12 @@ LONGEST_POLL_SECONDS = 1.0
 POLL_LISTENING_SECONDS = 1.0
 # What is due is looked for this much later.
 DUE_SLACK_SECONDS = 0.02
-# Behind tasks whose kind of place is full there may be others: how often to look there, and how far.
-FIRST_LOOK_SECONDS = 0.25
-LONGEST_LOOK_SECONDS = 2.0
-LOOK_BEHIND = 100
-# A task that nobody here knows is left alone, the longer the longer it is unknown.
-LONGEST_LEFT_SECONDS = 3.0
-# Who has met one polls more seldom for a while, so that those who know it come first.
-STRANGER_SECONDS = 60.0
-POLL_AFTER_STRANGERS_SECONDS = 3.0
-STRANGER_PATIENCE_SECONDS = 0.3
+# How often a busy queue is asked for parked messages of tasks that this worker knows.
+PARKED_SECONDS = 1.0
+# After a message that was lost with a worker could not run beside others of its kind.
+SUSPECTS_SECONDS = 1.0
+# While claims bring nothing that can run, they grow to so many times what there is room for.
+LONGEST_STRIDE = 16
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
 LOST_DELIVERIES = 3
 # Between attempts to reach the database.
@@ -70,52 +63,33 @@ MOST_PARSED = 1000
 class Source(AsyncFlag):
     """A queue: set when there may be something in it."""
 
-    def __init__(self, queue_name: str, bell: AsyncFlag) -> None:
+    def __init__(self, queue_name: str, wake_up: AsyncFlag) -> None:
         super().__init__()
         self.queue_name = queue_name
         self.channel: str | None = None
         self.poll_at = 0.0
-        # How long others go first when there is something.
-        self.patience = 0.0
-        self._set_at = 0.0
         self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
-        # When to look behind those of a kind that is full: at once while that finds others.
-        self.look_at = 0.0
-        self.looks = Backoff(FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS)
-        self._full_since: float | None = None
         # When something is due that this worker has put off.
         self.due: list[float] = []
-        self._bell = bell
+        # The queue has max_active: a claim may bring less than there is.
+        self.is_capped = False
+        # The last claim brought less than was asked for.
+        self.was_short = True
+        self.parked_at = 0.0
+        # Routes that had no room for messages of this queue, which this worker parked.
+        self.full: dict[Route, None] = {}
+        self.stride = 1
+        self._wake_up = wake_up
         self.set()
 
     def next_poll(self) -> float:
-        at = self._set_at + self.patience if self.is_set() else self.poll_at
-        return min(at, self.due[0]) if self.due else at
-
-    def has_room(self, room: int) -> None:
-        """Whether there is any: if not, first wait a moment for it."""
-        if room:
-            self._full_since = None
-        elif self._full_since is None:
-            self._full_since = now()
-
-    def next_look(self) -> float:
-        """When to look behind what is too many, if there is no room till then."""
-        return max(self.look_at, (self._full_since or now()) + FIRST_LOOK_SECONDS)
-
-    def looked(self, claimed: int, too_many: int) -> None:
-        """After a claim, of which so many had to be given back."""
-        if claimed > too_many:
-            self.looks.reset()
-            self.look_at = 0.0
-        else:
-            self.look_at = now() + self.looks.next()
+        if self.is_set() or any(room_of(route) > 0 for route in self.full):
+            return 0.0
+        return min(self.poll_at, self.due[0]) if self.due else self.poll_at
 
     def set(self) -> None:
-        if not self.is_set():
-            self._set_at = now()
         super().set()
-        self._bell.set()
+        self._wake_up.set()
 
 
 class Fetcher:
@@ -142,11 +116,11 @@ class Fetcher:
         self._leases = leases
         self._contact = contact
         self._declare = declare
-        self._bell = AsyncFlag()
-        self._sources = [Source(name, self._bell) for name in queue_names]
+        self._wake_up = AsyncFlag()
+        self._sources = [Source(name, self._wake_up) for name in queue_names]
         self._parsed: dict[str | None, dict[str, Any]] = {}
-        self._unknown: dict[str, float] = {}
-        self._met_strangers: dict[str, float] = {}
+        self._unknown: set[str] = set()
+        self._suspects_at = 0.0
         self._trouble = False
         self._stopped = False
         # Told how many messages were claimed.
@@ -154,7 +128,7 @@ class Fetcher:
 
     def stop(self) -> None:
         self._stopped = True
-        self._bell.set()
+        self._wake_up.set()
 
     def come_back(self, queue_name: str, delay: float) -> None:
         """Something of a queue is due then, as this worker knows since it has put it off itself."""
@@ -162,14 +136,14 @@ class Fetcher:
             if source.queue_name == queue_name:
                 heappush(source.due, now() + delay + DUE_SLACK_SECONDS)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """There is room, or something to look at."""
-        self._bell.set()
+        self._wake_up.set()
 
-    def look_again(self, queue_name: str) -> None:
-        """A place of a queue with a cap has become free."""
+    def permits_returned(self, queue_name: str) -> None:
+        """Messages of a queue were settled: if it has a cap, others may be claimed now."""
         for source in self._sources:
-            if source.queue_name == queue_name:
+            if source.queue_name == queue_name and source.is_capped:
                 source.set()
 
     async def run(self) -> None:
@@ -184,7 +158,7 @@ class Fetcher:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
                 self._trouble = True
                 self._contact.failed(exc)
-                self._bell.clear()
+                self._wake_up.clear()
                 await async_sleep(backoff.next())
                 continue
             if self._trouble:
@@ -193,34 +167,27 @@ class Fetcher:
             self._trouble = False
             backoff.reset()
             if pause > 0:
-                await self._bell.wait(pause)
+                await self._wake_up.wait(pause)
 
     async def run_once(self) -> float:
         """One round; how long to wait, unless something happens."""
-        self._bell.clear()
+        self._wake_up.clear()
         for source in self._sources:
-            if source.next_poll() <= now():
-                wanted = self._wanted(source)
-                if wanted > 0:
-                    await self._fetch(source, wanted)
-        # Who was served first is served last in the next round.
+            if source.next_poll() <= now() and (room := self._room(source)):
+                await self._fetch(source, min(MOST_CLAIMED, room * source.stride))
+        # The queue that was served first is served last in the next round.
         self._sources.append(self._sources.pop(0))
-        waits = [s.next_poll() - now() for s in self._sources if self._wanted(s) > 0]
-        looks = [s.next_look() - now() for s in self._sources if self._executor.is_blocked(s.queue_name)]
-        if any(self._executor.has_enough(s.queue_name) for s in self._sources):
+        waits = [source.next_poll() - now() for source in self._sources if self._room(source)]
+        if self._executor.has_enough:
             # Unless what is in line takes longer than those before it: then that is less than it was.
             waits.append(RATE_SECONDS)
-        return max(0.0, min([*waits, *(wait for wait in looks if wait > 0)], default=3600.0))
+        if alone_for := self._executor.suspects.alone_for:
+            waits.append(alone_for)
+        return max(0.0, min(waits, default=3600.0))
 
-    def _wanted(self, source: Source) -> int:
-        """How many to claim: for free places, and a little ahead; not in driblets while there is enough."""
-        if self._executor.has_enough(source.queue_name):
-            return 0
-        room = min(MOST_CLAIMED, self._executor.room(source.queue_name))
-        source.has_room(room)
-        if not room and source.next_look() <= now() and self._executor.is_blocked(source.queue_name):
-            return LOOK_BEHIND
-        return room
+    def _room(self, source: Source) -> int:
+        """How many messages of a queue there is room for."""
+        return self._executor.room(source.queue_name)
 
     async def _fetch(self, source: Source, wanted: int) -> None:
         source.clear()
@@ -228,7 +195,9 @@ class Fetcher:
             heappop(source.due)
         await self._leases.catch_up()
         token = self._leases.token
-        claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted)
+        asked = self._routes_to_ask_for(source)
+        parked = self._parked(asked) if asked else None
+        claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted, parked=parked)
         try:
             timed = await self._claims._attempt(claim)
         except QueueNotFound:
@@ -236,43 +205,94 @@ class Fetcher:
             source.poll_at = now() + LONGEST_POLL_SECONDS
             return
         except (ConnectionLost, DatabaseUnavailable):
-            # What it may have claimed belongs to nobody here: it must not be kept alive by our token.
+            # No part of this worker knows what it may have claimed: our token must not keep that alive.
             self._leases.renew_token()
             source.set()
             raise
         except SchemaError:
             raise  # this worker does not fit the database any more
-        except PermissionDenied as exc:
-            logger.error("messages of queue %r could not be claimed: %s", source.queue_name, exc)
-            self._contact.refused(source.queue_name, exc)
-            source.poll_at = now() + LONGEST_PAUSE_SECONDS
-            return
         except PenstockError as exc:
-            logger.exception("messages of queue %r could not be claimed", source.queue_name)
+            logger.error("messages of queue %r could not be claimed: %s", source.queue_name, exc)
             self._contact.refused(source.queue_name, exc)
             source.poll_at = now() + LONGEST_PAUSE_SECONDS
             return
         self._contact.answered()
         self._contact.claimed(source.queue_name)
         claimed = timed.result
-        if claimed:
-            self.on_claimed(len(claimed))
-            source.looked(len(claimed), self._hand_over(claimed))
-            source.backoff.reset()
-        if len(claimed) == wanted or (claimed and self._app.needs(source.queue_name).max_active is not None):
-            source.set()
+        source.was_short = len(claimed) < wanted
+        if source.was_short and asked:
+            source.parked_at = now() + PARKED_SECONDS
+            for route in asked:
+                source.full.pop(route, None)
         heard = source.channel is not None and self._client._host.hears(source.channel)
-        pause = POLL_LISTENING_SECONDS if heard else source.backoff.next()
-        if now() < self._met_strangers.get(source.queue_name, -STRANGER_SECONDS) + STRANGER_SECONDS:
-            source.patience = STRANGER_PATIENCE_SECONDS
-            pause = POLL_AFTER_STRANGERS_SECONDS * random.uniform(1, 2)
-        else:
-            source.patience = 0.0
-        source.poll_at = now() + pause
+        source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
+        if claimed:
+            source.backoff.reset()
+            source.is_capped = claimed[0].queue_capped
+            if not source.was_short or source.is_capped:
+                source.set()
+            self.on_claimed(len(claimed))
+            left = self._hand_over(claimed)
+            source.stride = min(source.stride * 2, LONGEST_STRIDE) if len(left) == len(claimed) else 1
+            if left:
+                await self._park(source, left)
 
-    def _hand_over(self, claimed: list[Claimed]) -> int:
-        """Make runs of what was claimed; how many had to be given back, since their kind of place is full."""
+    # Parked messages
+
+    def _routes_to_ask_for(self, source: Source) -> dict[Route, list[str]]:
+        """Tasks whose parked messages the next claim is to bring: those that there is room for.
+
+        All of them where the queue has nothing else, or was not asked for a while. Else those of routes that
+        had no room before.
+        """
+        if not (source.was_short or now() >= source.parked_at or source.full):
+            return {}
+        routes = self._executor.routes_with_room()
+        if source.was_short or now() >= source.parked_at:
+            return routes
+        return {route: names for route, names in routes.items() if route in source.full}
+
+    def _parked(self, routes: dict[Route, list[str]]) -> Parked:
+        parked = Parked([], [], [], [], self._lost_most(routes))
+        numbers: dict[Lane, int] = {}
+        for route, names in routes.items():
+            if route[0] not in numbers:
+                parked.lane_limits.append(route[0].room)
+            number = numbers.setdefault(route[0], len(numbers) + 1)
+            parked.task_names.extend(names)
+            parked.task_limits.extend([room_of(route)] * len(names))
+            parked.task_lanes.extend([number] * len(names))
+        return parked
+
+    def _lost_most(self, routes: Iterable[Route]) -> int:
+        if now() < self._suspects_at:
+            return 0
+        return self._executor.suspects.room(min(route[0].limit for route in routes))
+
+    async def _park(self, source: Source, left: Sequence[tuple[Claimed, str | None, Route | None]]) -> None:
+        """Take messages that cannot run here out of the line, for workers that can run them."""
+        for _, _, route in left:
+            if route is not None:
+                source.full.setdefault(route)
+        ids = [row.message_id for row, _, _ in left]
+        names = [name or "" for _, name, _ in left]
+        try:
+            await self._claims._attempt(
+                calls.park_messages(source.queue_name, ids, left[0][0].token, names), beyond=True
+            )
+        except QueueNotFound:
+            return
+        except (ConnectionLost, DatabaseUnavailable):
+            # Their leases run out, unless they were parked.
+            self._leases.renew_token()
+            raise
+
+    # Runs
+
+    def _hand_over(self, claimed: list[Claimed]) -> list[tuple[Claimed, str | None, Route | None]]:
+        """Make runs of what was claimed. Returns what cannot run here, with its task and the full route."""
         runs = []
+        left: list[tuple[Claimed, str | None, Route | None]] = []
         for row in claimed:
             headers = self._parsed.get(row.headers)
             if headers is None:
@@ -286,19 +306,25 @@ class Fetcher:
             task = self._app.tasks.get(name) if isinstance(name, str) else None
             stale = self._executor.runs.get((row.queue_name, row.message_id))
             if stale is not None:
-                # It came back to the one that has lost it.
+                # It came back to the worker that has lost it.
                 stale.interrupt("lost")
             if task is None:
-                self._leave_alone(row, headers)
+                self._tell_unknown(row.queue_name, name)
+                left.append((row, name if isinstance(name, str) else None, None))
                 continue
             limit = row.attempts_limit or task.policy.max_attempts
             run = Run(task, row, headers, limit, WorkerContext.of)
-            if row.attempt > limit + LOST_DELIVERIES:
+            if row.lost_deliveries >= limit + LOST_DELIVERIES:
                 logger.error("given up, its workers were lost over and over: %s", run)
-                self._settler.failed(run, 0, "given up: its workers were lost, over and over")
+                error = f"given up: its worker was lost {row.lost_deliveries} times in a row while it ran"
+                self._settler.failed(run, 0, error)
                 continue
             runs.append(run)
-        return self._executor.submit(runs)
+        for run in self._executor.submit(runs):
+            if run.claimed.lost_deliveries:
+                self._suspects_at = now() + SUSPECTS_SECONDS
+            left.append((run.claimed, run.task.name, self._executor.route(run.task)))
+        return left
 
     def _parse(self, text: str | None) -> dict[str, Any]:
         headers = load_headers(text)
@@ -307,18 +333,15 @@ class Fetcher:
         self._parsed[text] = headers
         return headers
 
-    def _leave_alone(self, row: Claimed, headers: dict[str, Any]) -> None:
-        """Give back a message of a task that is not known here: another worker may know it."""
+    def _tell_unknown(self, queue_name: str, name: object) -> None:
+        """Once for each task."""
         # Cut: any publisher may have written it.
-        name = shown(headers.get("task"))
-        if name not in self._unknown:
-            logger.warning(
-                "queue %r has a task %s, which is not known here: left to others", row.queue_name, name
-            )
-        since = self._unknown.setdefault(name, time.monotonic())
-        delay = min(1 + time.monotonic() - since, LONGEST_LEFT_SECONDS)
-        self._met_strangers[row.queue_name] = now()
-        self._settler.give_back(row, delay)
+        told = f"queue {queue_name!r} has a task {shown(name)}"
+        if told not in self._unknown:
+            logger.warning("%s, which is not known here: parked for a worker that knows it", told)
+            if len(self._unknown) >= MOST_PARSED:
+                self._unknown.clear()
+            self._unknown.add(told)
 
     async def _subscribe(self) -> None:
         for source in self._sources:

@@ -1,17 +1,17 @@
-"""Lanes: how many handlers of a kind, and of a task, run at once, and who is next."""
+"""Lanes: how many handlers of a kind, and of a task, run at once, and which run is next."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from .run import Run
 
-__all__ = ["RATE_SECONDS", "Lane", "Places"]
+__all__ = ["RATE_SECONDS", "Lane", "Route", "room_of"]
 
-# So much work is claimed ahead of the places that are free: what they do in this time.
+# So much work is claimed ahead of the slots that are free: what they do in this time.
 AHEAD_SECONDS = 0.1
 RATE_SECONDS = 0.1
 
@@ -32,7 +32,7 @@ class Lane:
         self._rate = 0.0
 
     def end(self) -> None:
-        """One of those that ran has left its place."""
+        """One of those that ran has left its slot."""
         self.running -= 1
         self._ended += 1
 
@@ -53,9 +53,9 @@ class Lane:
         return ahead > 0 and len(self.waiting) > ahead // 2
 
     @property
-    def free(self) -> int:
-        """Places that nobody in line will take."""
-        return self.limit - self.running - len(self.waiting)
+    def room(self) -> int:
+        """How many more it takes: for slots that no run in line will take, and some ahead."""
+        return max(0, self.limit - self.running - len(self.waiting) + self.ahead)
 
     def ready(self) -> Iterator[Run]:
         """Those that may start now; each has to be counted as running before the next is asked for."""
@@ -63,13 +63,10 @@ class Lane:
             yield self.waiting.popleft()
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The lanes that the tasks of a queue go through. is_mixed: not all of them through all."""
+# The lanes that a task goes through: that of its kind, and its own where it has a limit.
+Route: TypeAlias = tuple[Lane, ...]
 
-    lanes: tuple[Lane, ...]
-    is_mixed: bool
 
-    def line(self, lane: Lane) -> int:
-        """How many may wait for a place; in a mixed queue always some: behind them may be others."""
-        return max(lane.ahead, lane.limit // 2, 1) if self.is_mixed else lane.ahead
+def room_of(route: Route) -> int:
+    """How many more runs a route takes; none while one of its lanes has enough to do."""
+    return 0 if any(lane.has_enough for lane in route) else min(lane.room for lane in route)

@@ -39,11 +39,11 @@ class Pending:
     # Acks with a result that is kept, or of a group: by queue and token, with the result.
     special: dict[tuple[str, str], list[tuple[Run, Json]]] = field(default_factory=lambda: defaultdict(list))
     others: list[tuple[Run, Call[bool]]] = field(default_factory=list)
-    # Of tasks that are not known here.
-    strangers: list[Call[bool]] = field(default_factory=list)
+    # Of messages that no run can be made of.
+    unfit: list[Call[bool]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.plain or self.special or self.others or self.strangers)
+        return bool(self.plain or self.special or self.others or self.unfit)
 
 
 class Settler:
@@ -86,16 +86,10 @@ class Settler:
     def released(self, run: Run, delay: float = 0) -> None:
         self._add_other(run, calls.release_message(run.receipt, delay), delay)
 
-    def give_back(self, row: calls.Claimed, delay: float) -> None:
-        """A message that no run was made of."""
-        receipt = Receipt(row.queue_name, row.message_id, row.token)
-        self._pending.strangers.append(calls.release_message(receipt, delay))
-        self._flag.set()
-
     def reject(self, row: calls.Claimed, error: str) -> None:
         """A message that no run can be made of."""
         receipt = Receipt(row.queue_name, row.message_id, row.token)
-        self._pending.strangers.append(calls.reject_message(receipt, error))
+        self._pending.unfit.append(calls.reject_message(receipt, error))
         self._flag.set()
 
     def _add_other(self, run: Run, call: Call[bool], delay: float = 0) -> None:
@@ -138,8 +132,8 @@ class Settler:
                 await self._ack_special(pairs[start : start + MOST_ACKS])
         for start in range(0, len(pending.others), MOST_OTHERS):
             await self._settle_others(pending.others[start : start + MOST_OTHERS])
-        for start in range(0, len(pending.strangers), MOST_OTHERS):
-            await self._together(pending.strangers[start : start + MOST_OTHERS])
+        for start in range(0, len(pending.unfit), MOST_OTHERS):
+            await self._together(pending.unfit[start : start + MOST_OTHERS])
 
     async def _ack(self, queue_name: str, token: str, runs: list[Run]) -> None:
         ids = [run.claimed.message_id for run in runs]

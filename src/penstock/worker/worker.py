@@ -356,8 +356,7 @@ class Worker:
         assert self._executor is not None
         self._executor.forget(runs)
         for queue_name in {run.queue_name for run in runs}:
-            if self._app.needs(queue_name).max_active is not None:
-                self._fetcher.look_again(queue_name)
+            self._fetcher.permits_returned(queue_name)
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
         """Wait for stop(); a part that fails ends the worker with its error."""
@@ -392,7 +391,7 @@ class Worker:
 
     def _on_room(self) -> None:
         """A task has ended."""
-        self._fetcher.ring()
+        self._fetcher.wake()
         if self._stopping is not None:
             self._stop.set()
 

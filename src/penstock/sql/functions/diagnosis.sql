@@ -331,7 +331,7 @@ begin
     found_here.queue_name := queue_name;
     found_here.paused_at := paused_at;
     found_here.is_probed := false;
-    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.sweep_all_after, interval '5 seconds') into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     if ranks is null or clock_timestamp() > until then
         return found_here;
@@ -368,8 +368,11 @@ begin
     select count(*) filter (where s.due_at <= at), min(s.due_at) filter (where s.due_at <= at), max((s.errors -> -1 ->> 'at')::timestamptz)
     into found_here.overdue_count, found_here.overdue_since, tried
     from (
-        select s.due_at, s.errors from penstock.scheduled s
-        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit most
+        select s.due_at, s.errors from generate_series(0, 3) p
+        cross join lateral (
+            select s.due_at, s.errors from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit most / 4
+        ) s
     ) s;
     found_here.last_settled_at := greatest(found_here.last_settled_at, tried);
     select count(*), min(a.vt), max(a.claimed_at) into found_here.expired_count, found_here.expired_since, found_here.last_claimed_at
@@ -427,6 +430,44 @@ end
 $$;
 comment on function penstock.diagnose_queues() is
     'How each queue is. Counts stop at 1000 (dead_day_before at 24000). ready_count: what may be claimed, in each priority up to 1000; waiting_since: when the oldest of those was published. seatless_count: what waits for a place of its tenant. neglected_count, neglected_since: tenants that have a message waiting although a place of theirs is free, for longer than a moment where no session looks. overdue_count, overdue_since: what is due and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet. active_count: leases that run. last_claimed_at: of what is leased; last_settled_at: the last sign of a consumer among the latest that are done, dead or to be tried again. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before that. probe_ms, probe_blocks: what it took to find the first message of each priority as a claim does, in milliseconds and in blocks of the table; floor_behind: by how much the floor could rise, in ranks. It takes a second or so at the most; of queues that were left out then is_probed is false, and the rest null.';
+
+-- A step for each queue and task that has parked messages, in the order of the index.
+create or replace function penstock.diagnose_parked() returns setof penstock.parked_diagnosis
+language plpgsql stable security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    most constant int := 1000;
+    lines constant int := 1000;
+    queue record;
+    line text;
+    found_here penstock.parked_diagnosis;
+    steps int := 0;
+begin
+    for queue in
+        select q.id, q.name from penstock.queues q where q.publishers is null or penstock._may(q.consumers || q.viewers) order by q.name
+    loop
+        line := null;
+        loop
+            select s.parked_as into line from penstock.scheduled s
+            where s.queue_id = queue.id and s.parked_as is not null and s.parked_as > coalesce(line, '') order by s.parked_as limit 1;
+            exit when not found or steps = lines;
+            steps := steps + 1;
+            select queue.name, line, count(*), count(*) filter (where s.parked_alone), min(s.published_at), min(s.due_at) into found_here
+            from (
+                select s.parked_alone, s.published_at, s.due_at from penstock.scheduled s
+                where s.queue_id = queue.id and s.parked_as = line
+                order by s.parked_alone, s.priority, s.parked_rank limit most
+            ) s;
+            return next found_here;
+        end loop;
+    end loop;
+end
+$$;
+comment on function penstock.diagnose_parked() is
+    'Parked messages by queue and task (park_messages): how many, up to 1000, how many of them were lost with a worker, when the oldest was published, and when the next is ready again by itself. The task name (none) stands for messages without a task header. At most 1000 rows.';
 
 create or replace function penstock.diagnose_errors() returns setof penstock.error_diagnosis
 language sql stable security definer

@@ -116,35 +116,44 @@ $$;
 comment on function penstock._last_rank(int, smallint, text, boolean, bigint[], bigint[], bigint[]) is
     'The rank behind which a new message goes.';
 
--- Where a message goes that comes back. In a queue without tenants: in front of all that waits; null where nothing does, and
--- then a fresh id is as far in front as any, and does not hold the floor down. In a queue with tenants: behind the first in line, in
--- front of what its tenant has waiting, but behind those of its tenant that came back before: so that those that come back
--- again and again take no more than one turn more than others.
-create or replace function penstock._back_rank(queue_id int, priority smallint, tenant text, fair boolean, floor_rank bigint) returns bigint
+-- Ranks for n messages of one priority and tenant that come back; an element that is missing stands for a fresh id.
+-- Without tenants, to_front: the rank of the first in line. Else each goes beside a message that waits, from the first on that has
+-- none beside it: so messages that come back take at most every second delivery.
+-- With tenants: behind the first in line, in front of what the tenant has waiting, and behind those of the tenant that came back
+-- before: a tenant takes no more than one turn more than others.
+create or replace function penstock._back_ranks(
+    queue_id int, priority smallint, tenant text, fair boolean, to_front boolean, floor_rank bigint, n int
+) returns bigint[]
 language plpgsql stable
 as $$
+#variable_conflict use_variable
 declare
     head bigint := (
         select r.rank from penstock.ready r
-        where r.queue_id = _back_rank.queue_id and r.priority = _back_rank.priority and r.rank >= floor_rank
+        where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank
         order by r.rank, r.id limit 1
     );
+    last bigint;
 begin
-    if not fair then
-        return head;
+    if to_front and not fair then
+        return array_fill(head, array[n]);
     end if;
-    return 1 + coalesce(
-        (
-            select r.rank from penstock.ready r
-            where r.again and r.tenant = _back_rank.tenant and r.queue_id = _back_rank.queue_id and r.priority = _back_rank.priority
-                and r.rank > head
-            order by r.rank desc limit 1
-        ),
-        head, floor_rank
+    last := (
+        select r.rank from penstock.ready r
+        where r.again and r.tenant = tenant and r.queue_id = queue_id and r.priority = priority and r.rank >= head
+        order by r.rank desc limit 1
+    );
+    if fair then
+        return array(select 1 + coalesce(last, head, floor_rank) + i from generate_series(0, n - 1) i);
+    end if;
+    return array(
+        select r.rank from penstock.ready r
+        where r.queue_id = queue_id and r.priority = priority and r.rank > coalesce(last, head - 1)
+        order by r.rank, r.id limit n
     );
 end
 $$;
-comment on function penstock._back_rank(int, smallint, text, boolean, bigint) is 'The rank for a message that comes back.';
+comment on function penstock._back_ranks(int, smallint, text, boolean, boolean, bigint, int) is 'The ranks for messages that come back.';
 
 create or replace function penstock._plain_tops(queue_id int) returns bigint[]
 language sql stable
@@ -236,7 +245,7 @@ begin
     newest.waiting_rank := coalesce(aside[1], newest.waiting_rank);
     newest.place_ranks := coalesce(aside[2:6], newest.place_ranks);
     newest.check_rank := coalesce(aside[7], newest.check_rank);
-    perform penstock._append_floor(newest, raised, null, null, null, newest.passed_over);
+    perform penstock._append_floor(newest, raised, null, null, newest.passed_over);
     return true;
 end
 $$;
@@ -322,16 +331,15 @@ comment on function penstock._move_seats_up(int, bigint, bigint) is
     'Gives the oldest free seats new ranks, and forgets tenants that have all their seats free.';
 
 create or replace function penstock._append_floor(
-    newest penstock.floors, ranks bigint[], swept_to timestamptz, swept_all_at timestamptz, sweep_all_after timestamptz, passed_over bigint[]
+    newest penstock.floors, ranks bigint[], swept_to timestamptz, sweep_all_after timestamptz, passed_over bigint[]
 ) returns void
 language plpgsql
 as $$
 begin
-    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, check_rank, swept_to, swept_all_at, sweep_all_after, passed_over)
+    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, check_rank, swept_to, sweep_all_after, passed_over)
     values (
         newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks, newest.place_ranks, newest.waiting_rank, newest.check_rank,
         coalesce(_append_floor.swept_to, newest.swept_to),
-        coalesce(_append_floor.swept_all_at, newest.swept_all_at),
         coalesce(_append_floor.sweep_all_after, newest.sweep_all_after),
         _append_floor.passed_over
     );
@@ -339,7 +347,7 @@ begin
     delete from penstock.floors f where f.queue_id = newest.queue_id and f.tick = newest.previous_tick;
 end
 $$;
-comment on function penstock._append_floor(penstock.floors, bigint[], timestamptz, timestamptz, timestamptz, bigint[]) is
+comment on function penstock._append_floor(penstock.floors, bigint[], timestamptz, timestamptz, bigint[]) is
     'Appends a row to the ledger of floors and removes the one before the last.';
 
 create or replace function penstock.raise_floor(queue_name text) returns boolean

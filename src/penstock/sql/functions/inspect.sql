@@ -389,6 +389,7 @@ declare
     m penstock.message_details := penstock._message(queue, message_id, false);
     q penstock.queues;
     pause_note text := '';
+    parked_as text;
 begin
     m.last_error := penstock._readable_errors(m.errors) -> -1 ->> 'error';
     select x.* into q from penstock.queues x where x.id = queue;
@@ -397,7 +398,12 @@ begin
     end if;
     case m.state
     when 'scheduled' then
+        select s.parked_as into parked_as from penstock.scheduled s where s.queue_id = queue and s.id = message_id;
         return case
+            when parked_as is not null and m.due_at > at then format(
+                'parked: the worker that claimed it does not know %s, or had no free slot for it; the next worker that can run it takes it, else it is ready again at %s',
+                case when parked_as = '(none)' then 'what to do with a message without a task header' else format('task "%s"', parked_as) end,
+                date_trunc('second', m.due_at))
             when m.due_at <= at then format('due since %s: the next consume or maintain() makes it ready', date_trunc('second', m.due_at))
             when m.delivery_attempts > 0 then format('waits for attempt %s until %s, after: %s', m.delivery_attempts + 1, date_trunc('second', m.due_at), coalesce(m.last_error, 'no error given'))
             else format('delayed until %s', date_trunc('second', m.due_at))

@@ -135,42 +135,65 @@ end
 $$;
 comment on function penstock._remove_orphans() is 'Removes large payloads that have lost their last reference.';
 
-create or replace function penstock._upkeep(at timestamptz, brief boolean) returns setof penstock.maintenance_result
+-- A slice of the chores; is_done where the time was enough for all of them. Queues in an order of chance, so that each has its turn.
+create or replace function penstock._upkeep(at timestamptz, until timestamptz, out is_done boolean, out results penstock.maintenance_result[])
 language plpgsql
 as $$
 declare
     queue record;
+    removed bigint;
     n bigint;
 begin
+    is_done := true;
+    results := '{}';
     n := penstock._remove_orphans();
     if n > 0 then
-        return next ('payloads removed', null, n)::penstock.maintenance_result;
+        results := results || ('payloads removed', null, n)::penstock.maintenance_result;
     end if;
-    for queue in select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q order by q.id loop
-        n := penstock._purge_dead(queue.id, at - make_interval(secs => queue.retain_dead_seconds), 10000);
-        if n > 0 then
-            return next ('dead letters removed', queue.name, n)::penstock.maintenance_result;
-        end if;
-        n := penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds), case when brief then 1 else 100 end);
-        if n > 0 then
-            return next ('completed removed', queue.name, n)::penstock.maintenance_result;
-        end if;
-    end loop;
     select count(*) into n from penstock._finish_groups(null, false);
     if n > 0 then
-        return next ('groups finished', null, n)::penstock.maintenance_result;
+        results := results || ('groups finished', null, n)::penstock.maintenance_result;
     end if;
     n := penstock._forget_group_results();
     if n > 0 then
-        return next ('group results removed', null, n)::penstock.maintenance_result;
+        results := results || ('group results removed', null, n)::penstock.maintenance_result;
     end if;
     n := penstock._forget_workers(at - interval '1 day');
     if n > 0 then
-        return next ('workers removed', null, n)::penstock.maintenance_result;
+        results := results || ('workers removed', null, n)::penstock.maintenance_result;
     end if;
+    for queue in
+        select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q
+        order by q.id < (select (random() * max(x.id))::int from penstock.queues x), q.id
+    loop
+        if clock_timestamp() > until then
+            is_done := false;
+            return;
+        end if;
+        removed := 0;
+        loop
+            n := penstock._purge_dead(queue.id, at - make_interval(secs => queue.retain_dead_seconds), 1000);
+            removed := removed + n;
+            exit when n < 1000 or clock_timestamp() > until;
+        end loop;
+        is_done := is_done and n < 1000;
+        if removed > 0 then
+            results := results || ('dead letters removed', queue.name, removed)::penstock.maintenance_result;
+        end if;
+        removed := 0;
+        loop
+            n := penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds), 10);
+            removed := removed + n;
+            exit when n < 1000 or clock_timestamp() > until;
+        end loop;
+        is_done := is_done and n < 1000;
+        if removed > 0 then
+            results := results || ('completed removed', queue.name, removed)::penstock.maintenance_result;
+        end if;
+    end loop;
 end
 $$;
-comment on function penstock._upkeep(timestamptz, boolean) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
+comment on function penstock._upkeep(timestamptz, timestamptz) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
 
 -- From somewhere in the middle, and then from the beginning: so that where time is over before the end each line has its turn. A
 -- transaction opens no more than 2,000 lines of new tenants, since each takes a lock.
@@ -201,91 +224,132 @@ end
 $$;
 comment on function penstock._check_all_lines(int, int, timestamptz) is 'Works off the checks of a queue, as far as there is time.';
 
--- One queue's sweep. Everything is looked through when the ledger says so, which depends on what that took the last
--- time: at most half a percent of the time, but at least once a minute.
-create or replace function penstock._sweep(queue_id int, queue_name text, notify boolean, has_aside boolean, batches int) returns setof penstock.maintenance_result
+-- A slice of one queue's sweep, at most so many of each kind. Everything is looked through when the ledger says so, which depends on
+-- what that took the last time: at most two percent of the time, but at least once a minute.
+create or replace function penstock._sweep(
+    queue_id int, queue_name text, notify boolean, has_aside boolean, most int, until timestamptz,
+    out is_done boolean, out results penstock.maintenance_result[]
+)
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     at timestamptz := penstock.clock();
     started timestamptz := clock_timestamp();
-    most constant int := 1000;
     newest penstock.floors;
     everything boolean;
     since timestamptz;
     spent interval;
+    found_here record;
     expired bigint := 0;
     taken bigint := 0;
     promoted bigint := 0;
     admitted bigint := 0;
-    n bigint;
-    leases_passed_over bigint[];
-    due_passed_over bigint[];
+    leases_passed_over bigint[] := '{}';
+    due_passed_over bigint[] := '{}';
     passed_over bigint[];
 begin
-    if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
-        return;
-    end if;
+    is_done := true;
+    results := '{}';
     select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     if not found then
         return;
     end if;
-    since := penstock._sweep_from(at, newest.swept_to, newest.swept_all_at);
-    everything := since = '-infinity' or at >= newest.sweep_all_after;
-    if everything then
-        since := '-infinity';
-    end if;
-    for batch in 1..batches loop
-        n := penstock._expire(queue_id, at, since, most);
-        expired := expired + n;
-        exit when n < most;
-    end loop;
-    for batch in 1..batches loop
-        select t.taken, t.passed_over into n, leases_passed_over from penstock._take_back(queue_id, at, since, most, newest.passed_over) t;
-        taken := taken + n;
-        exit when n < most;
-    end loop;
-    for batch in 1..batches loop
-        select p.due, p.passed_over into n, due_passed_over from penstock._promote(queue_id, at, since, most, newest.passed_over) p;
-        promoted := promoted + n;
-        exit when n < most;
-    end loop;
-    -- Null: more than one look shows. The next sweep begins where this one did.
-    passed_over := leases_passed_over || due_passed_over;
-    if has_aside then
-        perform penstock._take_returns(queue_id);
-        admitted := penstock._check_all_lines(queue_id, most, clock_timestamp() + batches * interval '50 ms');
+    since := penstock._sweep_from(at, newest.swept_to, newest.sweep_all_after);
+    everything := since = '-infinity';
+    select * into found_here from penstock._due(queue_id, at, since, has_aside);
+    if coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or newest.passed_over is not null then
+        if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+            return;
+        end if;
+        if found_here.expired then
+            expired := penstock._expire(queue_id, at, since, most);
+        end if;
+        if found_here.leases or newest.passed_over is not null then
+            select t.taken, t.passed_over into taken, leases_passed_over from penstock._take_back(queue_id, at, since, most, newest.passed_over) t;
+        end if;
+        if found_here.due or newest.passed_over is not null then
+            select p.due, p.passed_over into promoted, due_passed_over from penstock._promote(queue_id, at, since, most, newest.passed_over) p;
+        end if;
+        if has_aside then
+            perform penstock._take_returns(queue_id);
+            admitted := penstock._check_all_lines(queue_id, most, least(until, clock_timestamp() + interval '50 ms'));
+        end if;
     end if;
     if expired > 0 then
-        return next ('expired', queue_name, expired)::penstock.maintenance_result;
+        results := results || ('expired', queue_name, expired)::penstock.maintenance_result;
     end if;
     if taken > 0 then
-        return next ('leases taken back', queue_name, taken)::penstock.maintenance_result;
+        results := results || ('leases taken back', queue_name, taken)::penstock.maintenance_result;
     end if;
     if promoted > 0 then
-        return next ('promoted', queue_name, promoted)::penstock.maintenance_result;
+        results := results || ('promoted', queue_name, promoted)::penstock.maintenance_result;
     end if;
     if admitted > 0 then
-        return next ('admitted', queue_name, admitted)::penstock.maintenance_result;
+        results := results || ('admitted', queue_name, admitted)::penstock.maintenance_result;
     end if;
     if notify and promoted + admitted > 0 then
         perform penstock._wake(queue_name, 0);
     end if;
+    -- A null list: the batch was full, and more may be there. The next slice begins where this one did.
+    is_done := greatest(expired, taken, promoted) < most and leases_passed_over is not null and due_passed_over is not null;
+    passed_over := nullif(leases_passed_over || due_passed_over, '{}');
     spent := clock_timestamp() - started;
     -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
-    if greatest(expired, taken, promoted) < batches * most and leases_passed_over is not null and due_passed_over is not null
-        and (taken + promoted + expired > 0 or spent > interval '0.2 ms' or nullif(passed_over, '{}') is distinct from newest.passed_over)
+    if is_done and (taken + promoted + expired > 0 or spent > interval '0.2 ms' or passed_over is distinct from newest.passed_over)
+        and pg_try_advisory_xact_lock_shared(1346719315, queue_id)
     then
         perform penstock._append_floor(
-            newest, newest.ranks, at, case when everything then at end,
-            case when everything then at + least(interval '1 minute', greatest(interval '5 seconds', spent * 200)) end, nullif(passed_over, '{}')
+            newest, newest.ranks, at, case when everything then at + least(interval '1 minute', greatest(interval '1 second', spent * 50)) end, passed_over
         );
     end if;
 end
 $$;
-comment on function penstock._sweep(int, text, boolean, boolean, int) is
-    'Looks through one queue for leases that ran out, messages that are due and times to live that are over.';
+comment on function penstock._sweep(int, text, boolean, boolean, int, timestamptz) is
+    'Looks through one queue for leases that ran out, messages that are due and times to live that are over; is_done where all of them were found.';
+
+-- First a small slice of every queue, so that no queue waits for another that has much to do. Then larger slices of those that have more,
+-- until the time is over. The queues come in an order of chance. Those with more to do are named as unfinished.
+create or replace function penstock._sweep_all(until timestamptz) returns setof penstock.maintenance_result
+language plpgsql
+as $$
+declare
+    queue record;
+    swept record;
+    unfinished int[] := '{}';
+    most int := 100;
+    todo int[];
+begin
+    todo := array(
+        select q.id from penstock.queues q order by q.id < (select (random() * max(x.id))::int from penstock.queues x), q.id
+    );
+    loop
+        for queue in
+            select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_aside
+            from unnest(todo) with ordinality t(id, n)
+            cross join lateral (select q.* from penstock.queues q where q.id = t.id) q
+            order by t.n
+        loop
+            -- A look at a queue in which nothing is due costs next to nothing. When the time is over others still get a little.
+            if clock_timestamp() > until then
+                exit when clock_timestamp() > until + interval '1 second';
+                most := 10;
+            end if;
+            select * into swept from penstock._sweep(queue.id, queue.name, queue.notify, queue.has_aside, most, until);
+            return query select * from unnest(swept.results);
+            if not swept.is_done then
+                unfinished := unfinished || queue.id;
+            end if;
+        end loop;
+        exit when unfinished = '{}' or clock_timestamp() > until;
+        todo := unfinished;
+        unfinished := '{}';
+        most := 1000;
+    end loop;
+    return query select 'unfinished', q.name, 1::bigint from penstock.queues q where q.id = any(unfinished) order by q.name;
+end
+$$;
+comment on function penstock._sweep_all(timestamptz) is 'Sweeps all queues, a slice at a time.';
 
 -- Queues whose floor is not where it could be, those unraised for longest first.
 create or replace function penstock._low_floors(most int) returns int[]
@@ -347,8 +411,8 @@ comment on function penstock._low_floors(int) is 'The queues whose floor is to b
 
 -- Other maintainers stay out meanwhile; what is locked is left for the next time. Only two steps wait for a lock, for a
 -- moment: days, whose tables acks use, and floors, in the order of queue ids, in which publishers take those locks, too. Only
--- one of them does so in a call, before anything else is locked. What they locked, others wait for until the end of the
--- transaction: so the rest of such a call is brief.
+-- one of them does so in a call, before anything else is locked. Other sessions wait for what they locked until the end of the
+-- transaction: so the rest of such a call is brief. Every call is: the caller commits, and calls again where a queue is unfinished.
 create or replace function penstock.maintain() returns setof penstock.maintenance_result
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -362,15 +426,18 @@ declare
     n bigint;
     low int[];
     began timestamptz;
+    upkeep record;
     brief boolean := false;
     waits boolean := true;
+    chores boolean := false;
 begin
     perform penstock._require_read_committed('maintain');
     if not pg_try_advisory_xact_lock(1346719315, -1) then
         return;
     end if;
     if not exists (select from penstock.upkeep u where u.done_at between at - interval '1 minute' and at) then
-        -- Who has dropped a day has the table to himself: to add one then waits for nobody.
+        chores := true;
+        -- A session that has dropped a day has the table to itself: to add one then waits for no other session.
         n := penstock._drop_days(at);
         if n > 0 then
             return next ('days dropped', null, n)::penstock.maintenance_result;
@@ -381,17 +448,13 @@ begin
             return next ('days added', null, n)::penstock.maintenance_result;
             brief := true;
         end if;
-        return query select * from penstock._upkeep(at, brief);
-        if not brief then
-            update penstock.upkeep u set done_at = at;
-        end if;
         waits := false;
     end if;
     low := penstock._low_floors(20);
     began := clock_timestamp();
     for queue in select q.id, q.name from penstock.queues q where q.id = any(low) order by q.id loop
         exit when clock_timestamp() > began + interval '20 ms';
-        -- Who has it exclusively is about to delete it.
+        -- A session that has it exclusively is about to delete it.
         if pg_try_advisory_xact_lock_shared(1346719315, queue.id) and penstock._raise_floor(queue.id, waits) then
             return next ('floor raised', queue.name, 1)::penstock.maintenance_result;
             brief := true;
@@ -402,10 +465,17 @@ begin
             return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
         end if;
     end loop;
-    for queue in select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_aside from penstock.queues q order by q.id loop
-        return query select * from penstock._sweep(queue.id, queue.name, queue.notify, queue.has_aside, case when brief then 1 else 10 end);
-    end loop;
+    return query select * from penstock._sweep_all(clock_timestamp() + case when brief then interval '20 ms' else interval '80 ms' end);
+    if chores then
+        select * into upkeep from penstock._upkeep(at, clock_timestamp() + case when brief then interval '20 ms' else interval '80 ms' end);
+        return query select * from unnest(upkeep.results);
+        if not upkeep.is_done then
+            return next ('unfinished', null, 1)::penstock.maintenance_result;
+        elsif not brief then
+            update penstock.upkeep u set done_at = at;
+        end if;
+    end if;
 end
 $$;
 comment on function penstock.maintain() is
-    'Does what is due, for all queues: promotes delayed messages, takes back expired leases, ends times to live, raises floors, deletes exclusive queues that ended, looks after retention, groups and workers. Returns what it did. Call it a few times a second, in a transaction of its own, from as many processes as you like; nothing is lost where nobody does.';
+    'Does what is due, for all queues: promotes delayed messages, takes back expired leases, ends times to live, raises floors, deletes exclusive queues that ended, looks after retention, groups and workers. Returns what it did. A call does a slice of the work, for some 0.2 seconds at the most. Where there is more to do a row says unfinished: call it again at once. Call it a few times a second, in a transaction of its own, from as many processes as you like; nothing is lost where no process does.';

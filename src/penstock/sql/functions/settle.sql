@@ -1,7 +1,7 @@
 -- Settle: how a consumer ends what it began: ack, nack, release, reject.
 
 -- A long error is cut, not refused: an attempt that failed has to end. Ten of them have less than 256 MB as text.
-create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text) returns jsonb
+create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text, lost boolean default false) returns jsonb
 language sql stable
 as $$
     select case
@@ -10,11 +10,28 @@ as $$
         else coalesce(errors, '[]')
     end || case
         when error is null then '[]'
-        else jsonb_build_array(jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)))
+        else jsonb_build_array(
+            jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)) || case when lost then '{"lost": true}'::jsonb else '{}' end
+        )
     end
 $$;
-comment on function penstock._add_error(jsonb, int, timestamptz, text) is
-    'The error history with one more error; the last ten are kept, and 4,000,000 characters of each.';
+comment on function penstock._add_error(jsonb, int, timestamptz, text, boolean) is
+    'The error history with one more error; the last ten are kept, and 4,000,000 characters of each. lost: the lease ran out.';
+
+create or replace function penstock._lost_deliveries(errors jsonb) returns int
+language plpgsql immutable
+as $$
+declare
+    n int := 0;
+begin
+    while errors -> -1 - n -> 'lost' = 'true' loop
+        n := n + 1;
+    end loop;
+    return n;
+end
+$$;
+comment on function penstock._lost_deliveries(jsonb) is
+    'How many deliveries in a row, up to the last one, ended because the lease ran out, by the error history.';
 
 -- Rows are locked in the order of their ids, as in every batch call on active. Tokens are compared pair by pair: one
 -- pass for each distinct token, and mostly there is one.
@@ -189,7 +206,8 @@ $$;
 comment on function penstock.ack_message(text, bigint, text, jsonb) is
     'Marks a message as done, in the caller''s transaction; false where the lease is not, or not any more, this token''s. result is kept with the completed message.';
 
--- With the queue's lock held. Each message goes to one of three places: dead, scheduled or ready, there in front.
+-- With the queue's lock held. Each message goes to one of three places: dead, scheduled or ready. token null: the lease ran out. A message
+-- that was lost with its consumer for the first time goes to the front; one that failed, or was lost before, beside those that wait.
 create or replace function penstock._give_back(
     queue_id int, ids bigint[], token text, at timestamptz, delay_seconds int, error text, max_attempts int default null
 ) returns bigint
@@ -229,7 +247,8 @@ begin
     ), judged as (
         select
             g.*,
-            penstock._add_error(g.errors, g.attempts, at, error) as history,
+            penstock._add_error(g.errors, g.attempts, at, error, token is null) as history,
+            not fair and token is null and penstock._lost_deliveries(g.errors) = 0 as to_front,
             case
                 when g.attempts >= coalesce(g.attempts_limit, most) then 'no_attempts_left'
                 when g.expires_at <= at then 'expired'
@@ -267,18 +286,21 @@ begin
         select
             queue_id, j.priority,
             coalesce(
-                case when fair then j.nth - 1 else 0 end + max(
+                (max(
                     case
-                        when j.nth = 1 and floor_ranks is not null
-                            then penstock._back_rank(queue_id, j.priority, j.tenant, fair, floor_ranks[j.priority + 1])
+                        when j.nth = 1 and floor_ranks is not null then penstock._back_ranks(
+                            queue_id, j.priority, j.tenant, fair, j.to_front, floor_ranks[j.priority + 1], j.alike::int
+                        )
                     end
-                ) over (partition by j.priority, j.tenant),
+                ) over (partition by j.priority, j.tenant, j.to_front))[j.nth],
                 last_id + j.nth
             ),
-            j.id, j.attempts, j.attempts_limit, j.large, fair, j.seated, fair, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
+            j.id, j.attempts, j.attempts_limit, j.large, fair, j.seated, not j.to_front, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
             j.headers, j.payload, j.body, j.history
         from (
-            select x.*, row_number() over (partition by x.priority, x.tenant order by x.id) as nth
+            select
+                x.*, row_number() over (partition by x.priority, x.tenant, x.to_front order by x.id) as nth,
+                count(*) over (partition by x.priority, x.tenant, x.to_front) as alike
             from judged x where x.reason is null and x.delay = 0 and not (fair and floor_ranks is null)
         ) j
         returning rank
@@ -342,7 +364,7 @@ begin
 end
 $$;
 comment on function penstock.nack_message(text, bigint, text, int, text, int) is
-    'Gives a message back after a failed attempt: it is delivered again after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. max_attempts: which one is the last, instead of the queue''s max_delivery_attempts; a message that has a limit of its own (add_retries) keeps that. error is added to its history, with its first 4,000,000 characters. False where the lease is not this token''s.';
+    'Gives a message back after a failed attempt: it is delivered again, beside those that wait, after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. max_attempts: which one is the last, instead of the queue''s max_delivery_attempts; a message that has a limit of its own (add_retries) keeps that. error is added to its history, with its first 4,000,000 characters. False where the lease is not this token''s.';
 
 create or replace function penstock.release_message(queue_name text, message_id bigint, token text, delay_seconds int default 0) returns boolean
 language plpgsql security definer
@@ -394,7 +416,7 @@ begin
         select
             queue, g.priority,
             coalesce(
-                case when floor_ranks is not null then penstock._back_rank(queue, g.priority, g.tenant, fair, floor_ranks[g.priority + 1]) end,
+                case when floor_ranks is not null then (penstock._back_ranks(queue, g.priority, g.tenant, fair, true, floor_ranks[g.priority + 1], 1))[1] end,
                 nextval('penstock.message_ids')
             ),
             g.id, g.attempts - 1, g.attempts_limit, g.large, fair, g.seated, fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,

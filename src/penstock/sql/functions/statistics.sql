@@ -15,7 +15,7 @@ declare
     oldest timestamptz;
     first timestamptz;
 begin
-    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.sweep_all_after, interval '5 seconds') into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     for p in 0..3 loop
         select count(*) into n from penstock.ready r where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1];
@@ -44,7 +44,11 @@ begin
         oldest := least(oldest, first);
     end if;
     select count(*), min(s.published_at) into counted.delayed_count, first
-    from penstock.scheduled s where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since;
+    from generate_series(0, 3) p
+    cross join lateral (
+        select s.published_at from penstock.scheduled s
+        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at
+    ) s;
     oldest := least(oldest, first);
     select count(*) into counted.processing_count
     from penstock.active a where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since;
@@ -94,7 +98,7 @@ declare
     ready bigint;
     oldest timestamptz;
 begin
-    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.sweep_all_after, interval '5 seconds') into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     select
         array[count(*) filter (where w.priority = 0), count(*) filter (where w.priority = 1), count(*) filter (where w.priority = 2), count(*) filter (where w.priority = 3)] as counts,
@@ -109,8 +113,12 @@ begin
         array[min(s.published_at) filter (where s.priority = 0), min(s.published_at) filter (where s.priority = 1), min(s.published_at) filter (where s.priority = 2), min(s.published_at) filter (where s.priority = 3)] as oldest
     into delayed
     from (
-        select s.priority, s.published_at from penstock.scheduled s
-        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit looked
+        select s.priority, s.published_at from generate_series(0, 3) p
+        cross join lateral (
+            select s.priority, s.published_at from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit looked
+        ) s
+        limit looked
     ) s;
     select array[count(*) filter (where a.priority = 0), count(*) filter (where a.priority = 1), count(*) filter (where a.priority = 2), count(*) filter (where a.priority = 3)]
     into processing
@@ -266,8 +274,12 @@ begin
             where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit most
         )
         union all (
-            select 6, s.tenant from penstock.scheduled s
-            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit most
+            select 6, s.tenant from generate_series(0, 3) p
+            cross join lateral (
+                select s.tenant from penstock.scheduled s
+                where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit most
+            ) s
+            limit most
         )
     )
     select
@@ -302,7 +314,7 @@ declare
     is_exact boolean;
     plain record;
 begin
-    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.swept_all_at) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f.swept_to, f.sweep_all_after, interval '5 seconds') into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     names := penstock._exact_top(queue_id, ranks, from_rank, since, top, most);
     is_exact := names is not null;
@@ -350,8 +362,12 @@ begin
     ), delayed as materialized (
         select s.tenant, count(*) as n, min(s.published_at) as oldest
         from (
-            select s.tenant, s.published_at from penstock.scheduled s
-            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since order by s.due_at limit looked
+            select s.tenant, s.published_at from generate_series(0, 3) p
+            cross join lateral (
+                select s.tenant, s.published_at from penstock.scheduled s
+                where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit looked
+            ) s
+            limit looked
         ) s
         group by s.tenant
     ), processing as materialized (

@@ -1,71 +1,98 @@
 -- Sweep: leases that ran out, messages that are due, times to live that are over.
 
--- A little before where the last sweep looked to, or everything where nobody has looked at everything for a while:
--- what was committed after its time had passed lies below. A clock that was set back is no reason to miss anything.
-create or replace function penstock._sweep_from(at timestamptz, swept_to timestamptz, swept_all_at timestamptz) returns timestamptz
+-- A little before where the last sweep looked to; everything where that is due: a transaction may have committed a lease or a due time
+-- when it had passed. A clock that was set back is no reason to miss anything. late: how long everything may be overdue.
+create or replace function penstock._sweep_from(
+    at timestamptz, swept_to timestamptz, sweep_all_after timestamptz, late interval default interval '0'
+) returns timestamptz
 language sql stable
 as $$
     select case
-        when swept_all_at > at - interval '90 seconds' and swept_to <= at then swept_to - interval '1 second'
+        when swept_to <= at and sweep_all_after > at - late and sweep_all_after <= at + interval '1 minute' then swept_to - interval '1 second'
         else '-infinity'
     end
 $$;
-comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) is
+comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz, interval) is
     'The time from which on leases and due times have to be looked through.';
 
--- What a consume does that found too little. Probes first, without a lock: mostly there is nothing. The queue's lock
--- is only tried for, since the caller holds rows: waiting here could wait for whoever deletes the queue.
+-- Probes without a lock: mostly there is nothing to do.
+create or replace function penstock._due(
+    queue_id int, at timestamptz, since timestamptz, has_aside boolean, out expired boolean, out leases boolean, out due boolean, out aside boolean
+)
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    select true into expired
+    from penstock.ready r
+    where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
+    order by r.expires_at limit 1;
+    if expired is null then
+        select true into expired
+        from penstock.scheduled s
+        where s.queue_id = queue_id and s.expires_at > since and s.expires_at <= at
+        order by s.expires_at limit 1;
+    end if;
+    select true into leases
+    from penstock.active a
+    where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
+    order by a.vt limit 1;
+    select true into due
+    from generate_series(0, 3) p
+    cross join lateral (
+        select from penstock.scheduled s
+        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since and s.due_at <= at
+        order by s.due_at limit 1
+    ) s
+    limit 1;
+    if has_aside then
+        aside := penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true)
+            or exists (select from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1);
+        if not aside and expired is null then
+            select true into expired
+            from penstock.waiting w
+            where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= at
+            order by w.expires_at limit 1;
+        end if;
+    end if;
+end
+$$;
+comment on function penstock._due(int, timestamptz, timestamptz, boolean) is
+    'What there is to do in a queue now: times to live that are over, leases that ran out, messages that are due, lines and permits to look at.';
+
+-- What a consume does that found too little. The queue's lock is only tried for, since the caller holds rows: waiting here could wait
+-- for a session that deletes the queue. No more than a little: the caller may keep its transaction open.
 create or replace function penstock._sweep_due(queue_id int, at timestamptz, has_aside boolean, missing int) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
+    most constant int := greatest(missing, 100);
     since timestamptz;
     passed_over bigint[];
-    expired boolean;
-    due boolean;
-    waits boolean;
-    returned boolean;
+    found_here record;
     came bigint := 0;
 begin
-    select penstock._sweep_from(at, f.swept_to, f.swept_all_at), f.passed_over into since, passed_over
+    select penstock._sweep_from(at, f.swept_to, f.sweep_all_after), f.passed_over into since, passed_over
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    select true into expired
-    from penstock.ready r
-    where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
-    order by r.expires_at limit 1;
-    select true into due
-    from penstock.active a
-    where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < at
-    order by a.vt limit 1;
-    if passed_over is not null then
-        due := true;
-    end if;
-    if due is null then
-        select true into due
-        from penstock.scheduled s
-        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
-        order by s.due_at limit 1;
-    end if;
-    if has_aside then
-        waits := nullif(penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true), false);
-        select true into returned
-        from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1;
-    end if;
-    if coalesce(expired, due, waits, returned) is null or not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+    select * into found_here from penstock._due(queue_id, at, since, has_aside);
+    if (coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or passed_over is not null) is not true
+        or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
+    then
         return false;
     end if;
-    if expired then
-        came := penstock._expire(queue_id, at, since, 1000);
+    if found_here.expired then
+        came := penstock._expire(queue_id, at, since, most);
     end if;
-    if returned then
-        came := came + penstock._take_returns(queue_id);
+    if found_here.leases or passed_over is not null then
+        came := came + (penstock._take_back(queue_id, at, since, most, passed_over)).taken;
     end if;
-    if due then
-        came := came + (penstock._take_back(queue_id, at, since, 1000, passed_over)).taken + (penstock._promote(queue_id, at, since, 1000, passed_over)).due;
+    if found_here.due or passed_over is not null then
+        came := came + (penstock._promote(queue_id, at, since, most, passed_over)).due;
     end if;
     if has_aside then
-        came := came + penstock._check_lines(queue_id, false, greatest(missing, 100)) + penstock._check_lines(queue_id, true, greatest(missing, 100));
+        came := came + penstock._take_returns(queue_id)
+            + penstock._check_lines(queue_id, false, most) + penstock._check_lines(queue_id, true, most);
     end if;
     return came > 0;
 end
@@ -127,8 +154,7 @@ $$;
 comment on function penstock._take_back(int, timestamptz, timestamptz, int, bigint[]) is
     'Takes back messages whose lease ran out: to the next attempt, or to the dead letters.';
 
--- With the queue's lock held. A message that was only delayed comes in as a new one; one that is retried, in front. In a queue
--- with a cap for each tenant they wait where there is no seat. again and passed_over: as in _take_back().
+-- With the queue's lock held. The most urgent first. again and passed_over: as in _take_back().
 create or replace function penstock._promote(
     queue_id int, at timestamptz, since timestamptz, most int, again bigint[], out due bigint, out passed_over bigint[]
 )
@@ -136,31 +162,30 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    floor_ranks bigint[];
-    next_ranks bigint[];
-    last_ranks bigint[];
-    last_id bigint;
-    plain_tops bigint[];
-    cap int;
-    top_rank bigint;
     ids bigint[];
-    tenants text[];
-    seated boolean[];
-    stale boolean;
+    moved bigint[];
 begin
     due := 0;
     passed_over := '{}';
     ids := array(
-        select s.id from penstock.scheduled s
-        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
-        order by s.due_at limit most
+        select s.id from generate_series(0, 3) p
+        cross join lateral (
+            select s.id from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since and s.due_at <= at
+            order by s.due_at limit most
+        ) s
+        limit most
     );
     if cardinality(ids) = most then
         passed_over := null;
         ids := array(
-            select s.id from penstock.scheduled s
-            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.due_at > since and s.due_at <= at
-            order by s.due_at limit most for update skip locked
+            select s.id from generate_series(0, 3) p
+            cross join lateral (
+                select s.id from penstock.scheduled s
+                where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since and s.due_at <= at
+                order by s.due_at limit most for update skip locked
+            ) s
+            limit most
         );
     end if;
     ids := array(select distinct i from unnest(ids || again) i);
@@ -173,48 +198,94 @@ begin
             cross join lateral (select s.id from penstock.scheduled s where s.queue_id = queue_id and s.id = i.id and s.due_at <= at) s
         );
     end if;
-    select array_agg(k.id order by k.due_at), array_agg(k.tenant order by k.due_at), bool_or(k.expires_at <= at) into ids, tenants, stale
+    moved := penstock._make_ready(queue_id, at, ids);
+    if passed_over <> '{}' then
+        passed_over := array(select p from unnest(passed_over) p except select i from unnest(moved) i);
+    end if;
+    due := cardinality(moved);
+end
+$$;
+comment on function penstock._promote(int, timestamptz, timestamptz, int, bigint[]) is
+    'Moves messages that are due from scheduled to ready, or to waiting.';
+
+-- With the queue's lock held, in READ COMMITTED. Only messages that are due, or parked; those that another session has locked are
+-- passed over. A message that was only delayed comes in as a new one. A parked one goes to the front, where it came from. A retry
+-- goes beside those that wait. In a queue with a cap for each tenant they wait where there is no seat.
+create or replace function penstock._make_ready(queue_id int, at timestamptz, ids bigint[]) returns bigint[]
+language plpgsql
+set enable_hashjoin = on
+as $$
+#variable_conflict use_variable
+declare
+    floor_ranks bigint[];
+    next_ranks bigint[];
+    last_ranks bigint[];
+    last_id bigint;
+    plain_tops bigint[];
+    cap int;
+    top_rank bigint;
+    moved bigint[];
+    tenants text[];
+    urgency int[];
+    seated boolean[];
+    stale boolean;
+begin
+    select
+        array_agg(k.id order by k.priority, k.parked_rank, k.due_at, k.id), array_agg(k.tenant order by k.priority, k.parked_rank, k.due_at, k.id),
+        array_agg(k.priority::int order by k.priority, k.parked_rank, k.due_at, k.id), bool_or(k.expires_at <= at)
+    into ids, tenants, urgency, stale
     from (
-        select s.id, s.tenant, s.expires_at, s.due_at from unnest(ids) i(id)
+        select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from unnest(ids) i(id)
         cross join lateral (
-            select s.id, s.tenant, s.expires_at, s.due_at from penstock.scheduled s
-            where s.queue_id = queue_id and s.id = i.id and s.due_at <= at for update skip locked
+            select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from penstock.scheduled s
+            where s.queue_id = queue_id and s.id = i.id and (s.due_at <= at or s.parked_as is not null) for update skip locked
         ) s
     ) k;
-    if passed_over <> '{}' then
-        passed_over := array(select p from unnest(passed_over) p except select i from unnest(ids) i);
-    end if;
     if ids is null then
-        return;
+        return '{}';
     end if;
-    due := cardinality(ids);
+    moved := ids;
     if stale then
         perform penstock._expire_scheduled(queue_id, ids, at);
-        select array_agg(k.id), array_agg(k.tenant) into ids, tenants
-        from (select s.id, s.tenant from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) order by s.id) k;
+        select array_agg(k.id), array_agg(k.tenant), array_agg(k.priority::int) into ids, tenants, urgency
+        from (select s.id, s.tenant, s.priority from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) order by s.id) k;
+        if ids is null then
+            return moved;
+        end if;
     end if;
     floor_ranks := penstock._floor(queue_id);
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     last_ranks := penstock._last_ranks(queue_id, floor_ranks);
     last_id := penstock._last_id();
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
-    if cap is not null and ids is not null then
+    if cap is not null then
         seated := penstock._seat(queue_id, cap, tenants);
     end if;
     with gone as (
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     ), judged as materialized (
         select
-            x.*, plain_tops is not null or x.tenant <> '' as fair, coalesce(m.seated, false) as seated, seated is not null and not m.seated as waits,
-            row_number() over (partition by x.priority, x.tenant, x.attempts > 0, m.seated order by x.due_at, x.id) as nth
-        from gone x join unnest(ids, seated) m(id, seated) on m.id = x.id
+            x.*, coalesce(m.seated, false) as seated, seated is not null and not m.seated as waits,
+            row_number() over (partition by x.priority, x.tenant, x.entry, m.seated order by x.parked_rank, x.due_at, x.id) as nth,
+            count(*) over (partition by x.priority, x.tenant, x.entry, m.seated) as alike
+        from (
+            select
+                g.*, plain_tops is not null or g.tenant <> '' as fair,
+                case
+                    when g.attempts = 0 and g.parked_as is null then 'new'
+                    when g.parked_as is not null and plain_tops is null and g.tenant = '' then 'front'
+                    else 'back'
+                end as entry
+            from gone g
+        ) x
+        join unnest(ids, seated) m(id, seated) on m.id = x.id
         order by x.due_at, x.id
     ), aside as (
         insert into penstock.waiting
             (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
-            queue_id, queue_id, g.id, g.priority, g.attempts = 0, nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large,
+            queue_id, queue_id, g.id, g.priority, g.entry = 'new', nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large,
             g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
         from judged g where g.waits
     ), put as (
@@ -223,37 +294,38 @@ begin
              dedup_key, headers, payload, body, errors)
         select
             queue_id, g.priority,
-            case
-                when g.attempts = 0 then coalesce(
-                    g.nth + max(
-                        case
-                            when g.nth = 1
-                                then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
-                        end
-                    ) over (partition by g.priority, g.tenant, g.attempts > 0),
-                    last_id + g.nth
-                )
-                else coalesce(
-                    case when g.fair then g.nth - 1 else 0 end + max(
-                        case when g.nth = 1 then penstock._back_rank(queue_id, g.priority, g.tenant, g.fair, floor_ranks[g.priority + 1]) end
-                    ) over (partition by g.priority, g.tenant, g.attempts > 0),
-                    last_id + g.nth
-                )
-            end,
-            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.seated, g.fair and g.attempts > 0, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
-            g.headers, g.payload, g.body, g.errors
+            coalesce(
+                g.nth + max(
+                    case
+                        when g.nth = 1 and g.entry = 'new'
+                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
+                    end
+                ) over (partition by g.priority, g.tenant, g.entry),
+                (max(
+                    case
+                        when g.nth = 1 and g.entry <> 'new' then penstock._back_ranks(
+                            queue_id, g.priority, g.tenant, g.fair, g.entry = 'front', floor_ranks[g.priority + 1], g.alike::int
+                        )
+                    end
+                ) over (partition by g.priority, g.tenant, g.entry))[g.nth],
+                last_id + g.nth
+            ),
+            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.seated, g.entry = 'back', g.published_at, g.expires_at, g.lifetime, g.tenant,
+            g.dedup_key, g.headers, g.payload, g.body, g.errors
         from judged g where not g.waits
         returning rank
     )
     select max(p.rank) into top_rank from put p;
     perform penstock._cover(top_rank);
     if seated is not null then
-        perform penstock._leave_checks(queue_id, array(select m.tenant from unnest(tenants, seated) m(tenant, seated) where not m.seated), null);
+        perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
+        from unnest(tenants, urgency, seated) m(tenant, priority, seated) where not m.seated;
     end if;
+    return moved;
 end
 $$;
-comment on function penstock._promote(int, timestamptz, timestamptz, int, bigint[]) is
-    'Moves messages that are due from scheduled to ready, or to waiting.';
+comment on function penstock._make_ready(int, timestamptz, bigint[]) is
+    'Moves messages that are due or parked from scheduled to ready, or to waiting, and returns the ids of those that left scheduled.';
 
 create or replace function penstock._expire(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
 language plpgsql

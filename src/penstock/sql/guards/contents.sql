@@ -17,6 +17,7 @@ declare
         $$(expires_at IS NOT NULL)$$,
         $$(kind = 4)$$,
         $$(missed = ANY (ARRAY['skip'::text, 'one'::text, 'all'::text]))$$,
+        $$(parked_as IS NOT NULL)$$,
         $$(reason = ANY (ARRAY['failed'::text, 'no_attempts_left'::text, 'expired'::text]))$$,
         $$0$$,
         $$1.0$$,

@@ -90,11 +90,12 @@ create table penstock.floors (
     check_rank bigint not null default 0,
     swept_to timestamptz,
     passed_over bigint[],
-    swept_all_at timestamptz,
     sweep_all_after timestamptz,
     primary key (queue_id, tick)
 );
 comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free places, waiting and the checks are empty for good, and the time up to which leases and due times were looked through.';
+comment on column penstock.floors.sweep_all_after is
+    'When the next sweep is to look at all leases and due times, not only at those since swept_to: a transaction may have committed one late.';
 comment on column penstock.floors.passed_over is
     'Messages whose lease had run out, or that were due, while another session had them locked: the next sweep looks at them again.';
 
@@ -131,7 +132,7 @@ comment on column penstock.ready.fair is
     'Whether the rank was given by tenant. A queue without tenants has no such rows, and does not pay for the index.';
 
 comment on column penstock.ready.again is
-    'Whether it came back, in a queue with tenants: those of a tenant stand at ranks one behind the other.';
+    'Whether it came back and stands beside a message that waits, not in front: the next that comes back goes beside a later one.';
 comment on column penstock.ready.seated is
     'Whether it holds one of the places of its tenant (tenant_max_active).';
 
@@ -145,11 +146,14 @@ create table penstock.scheduled (
     attempts int not null,
     attempts_limit int,
     large boolean not null,
+    parked_alone boolean,
     due_at timestamptz not null,
+    parked_rank bigint,
     published_at timestamptz not null,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
+    parked_as text collate "C",
     dedup_key text collate "C",
     headers jsonb,
     payload jsonb,
@@ -157,9 +161,18 @@ create table penstock.scheduled (
     errors jsonb,
     primary key (queue_id, id)
 );
-create index scheduled_due on penstock.scheduled (sweep_queue_id, due_at);
+create index scheduled_due on penstock.scheduled (sweep_queue_id, priority, due_at);
+create index scheduled_parked on penstock.scheduled (queue_id, parked_as, parked_alone, priority, parked_rank) where parked_as is not null;
+create index scheduled_parked_tenant on penstock.scheduled (tenant, queue_id, parked_as, parked_alone, priority, parked_rank)
+    where parked_as is not null;
 create index scheduled_expiry on penstock.scheduled (expires_at) where expires_at is not null;
-comment on table penstock.scheduled is 'Messages that are due later: published with a delay, or waiting for their next attempt.';
+comment on table penstock.scheduled is 'Messages that are due later: published with a delay, waiting for their next attempt, or parked.';
+comment on column penstock.scheduled.parked_as is
+    'The task of a parked message: the worker that claimed it could not run it. A worker that can takes it out; else it is ready again at due_at.';
+comment on column penstock.scheduled.parked_rank is
+    'The place of a parked message in the line of its task; tenants share, as in ready.';
+comment on column penstock.scheduled.parked_alone is
+    'Whether a delivery of the parked message was lost with its worker: it stands in a line of its own, since few such run side by side.';
 
 create table penstock.active (
     queue_id int not null,
@@ -365,7 +378,9 @@ create type penstock.message as (
     published_at timestamptz,
     priority int,
     tenant text,
-    attempts_limit int
+    attempts_limit int,
+    lost_deliveries int,
+    queue_capped boolean
 );
 create type penstock.dead_letter as (
     queue_name text,

@@ -109,3 +109,11 @@ create type penstock.error_diagnosis as (
     dead_count bigint,
     last_at timestamptz
 );
+create type penstock.parked_diagnosis as (
+    queue_name text,
+    task_name text,
+    parked_count bigint,
+    lost_count bigint,
+    parked_since timestamptz,
+    next_due_at timestamptz
+);

@@ -1,0 +1,134 @@
+-- Parking: messages that a worker claimed and cannot run, because it does not know their task or has no free slot for it. They leave the
+-- line, so that no claim meets them again and again, and stand in a line of their own for each task. A worker that can run the task
+-- takes them out with its next claim (task_names of consume_messages_batch()). A parked message that no worker takes is ready
+-- again at due_at, in front; each time it is parked for longer.
+
+create or replace function penstock.park_messages(queue_name text, message_ids bigint[], token text, task_names text[]) returns setof bigint
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_mergejoin = off
+set jit = off
+as $$
+#variable_conflict use_variable
+declare
+    shortest constant interval := '1 second';
+    longest constant interval := '1 hour';
+    at timestamptz := penstock.clock();
+    queue int := penstock._queue_id(queue_name, 'consume');
+    lowest bigint := 0;
+    highest bigint := 9223372036854775807;
+    ids bigint[];
+    places smallint[];
+    seats text[];
+begin
+    perform penstock._check_list('message_ids', message_ids);
+    perform penstock._check_list('task_names', task_names);
+    if message_ids is null or task_names is null or cardinality(message_ids) <> cardinality(task_names) then
+        perform penstock._invalid(
+            format('there must be a task name for each message: %s ids, %s names',
+                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(task_names)::text, 'null'))
+        );
+    end if;
+    perform penstock._lock_queue(queue);
+    if current_setting('server_version_num')::int < 170000 then
+        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        select min(i), max(i) into lowest, highest from unnest(message_ids) i;
+    end if;
+    with gone as (
+        delete from penstock.active a
+        where a.queue_id = queue and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
+        returning a.*
+    ), judged as materialized (
+        select
+            g.*, m.name, penstock._lost_deliveries(g.errors) > 0 as alone,
+            row_number() over (partition by m.name, penstock._lost_deliveries(g.errors) > 0, g.priority, g.tenant order by m.n) as nth
+        from gone g
+        join (
+            select x.id, min(x.n) as n, left(coalesce(nullif((array_agg(x.name order by x.n))[1], ''), '(none)'), 255) as name
+            from unnest(message_ids, task_names) with ordinality x(id, name, n) group by x.id
+        ) m on m.id = g.id
+    ), parked as (
+        insert into penstock.scheduled
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, parked_alone, due_at, parked_rank, published_at, expires_at,
+             lifetime, tenant, parked_as, dedup_key, headers, payload, body, errors)
+        select
+            queue, queue, j.id, j.priority, j.attempts - 1, j.attempts_limit, j.large, j.alone,
+            -- As long again as it has existed: it comes back ever more seldom. A little more or less, so that not all come at once.
+            at + least(greatest(at - j.published_at, shortest), longest) * (1 + random() / 4),
+            -- In the line of the task: behind the last of the tenant, else next to the first in line.
+            j.nth + max(
+                case
+                    when j.nth = 1 then greatest(
+                        (
+                            select s.parked_rank - 1 from penstock.scheduled s
+                            where s.queue_id = queue and s.parked_as = j.name and s.parked_alone = j.alone and s.priority = j.priority
+                            order by s.parked_rank limit 1
+                        ),
+                        (
+                            select s.parked_rank from penstock.scheduled s
+                            where s.tenant = j.tenant and s.queue_id = queue and s.parked_as = j.name and s.parked_alone = j.alone
+                                and s.priority = j.priority
+                            order by s.parked_rank desc limit 1
+                        ),
+                        0
+                    )
+                end
+            ) over (partition by j.name, j.alone, j.priority, j.tenant),
+            j.published_at, j.expires_at, j.lifetime, j.tenant, j.name, j.dedup_key, j.headers, j.payload, j.body, j.errors
+        from judged j
+    )
+    select
+        array_agg(j.id), array_agg(j.place) filter (where j.place is not null), array_agg(j.tenant) filter (where j.seated)
+    into ids, places, seats from judged j;
+    if ids is null then
+        return;
+    end if;
+    if places is not null or seats is not null then
+        perform penstock._make_room(queue, places, seats);
+    end if;
+    if (select q.notify from penstock.queues q where q.id = queue) then
+        perform penstock._wake(queue_name, ids[1]);
+    end if;
+    return query select unnest(ids);
+end
+$$;
+comment on function penstock.park_messages(text, bigint[], text, text[]) is
+    'Gives back messages that the caller cannot run, without counting the attempt, each under the name of its task (null: it has none). They leave the line until a consumer asks for that task (task_names of consume_messages_batch), or until they have existed for as long again: a second at least, about an hour at the most. Then they are ready again, in front. Returns the ids of those that the token held.';
+
+-- With the queue's lock held, in READ COMMITTED. The caller has lanes, each with a limit that the tasks of the lane share.
+create or replace function penstock._unpark(
+    queue_id int, at timestamptz, task_names text[], task_limits int[], task_lanes int[], lane_limits int[], most int, lost_most int
+) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    ids bigint[];
+begin
+    -- Mostly nothing is parked.
+    perform from penstock.scheduled s where s.queue_id = queue_id and s.parked_as is not null order by s.parked_as limit 1;
+    if not found then
+        return;
+    end if;
+    select array_agg(k.id) into ids
+    from (
+        select
+            s.id, l.most,
+            row_number() over (partition by l.alone, case when l.alone then 0 else coalesce(t.lane, 0) end order by s.priority, s.id) as nth
+        from unnest(task_names, task_limits, task_lanes) t(name, most, lane)
+        cross join lateral (values (false, coalesce(lane_limits[t.lane], most)), (true, lost_most)) l(alone, most)
+        cross join lateral (
+            select s.id, s.priority from penstock.scheduled s
+            where s.queue_id = queue_id and s.parked_as = left(t.name, 255) and s.parked_alone = l.alone
+            order by s.priority, s.parked_rank limit greatest(least(l.most, t.most), 0)
+        ) s
+    ) k
+    where k.nth <= k.most;
+    if ids is not null then
+        perform penstock._make_ready(queue_id, at, ids);
+    end if;
+end
+$$;
+comment on function penstock._unpark(int, timestamptz, text[], int[], int[], int[], int, int) is
+    'Makes parked messages of these tasks ready, up to so many of each lane; of those that were lost with a worker, up to so many in all.';
