@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
@@ -196,6 +197,7 @@ class Fetcher:
         await self._leases.catch_up()
         token = self._leases.token
         asked = self._routes_to_ask_for(source)
+        room = {of: of.room for route in asked for of in route}
         parked = self._parked(asked) if asked else None
         claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted, parked=parked)
         try:
@@ -220,10 +222,6 @@ class Fetcher:
         self._contact.claimed(source.queue_name)
         claimed = timed.result
         source.was_short = len(claimed) < wanted
-        if source.was_short and asked:
-            source.parked_at = now() + PARKED_SECONDS
-            for route in asked:
-                source.full.pop(route, None)
         heard = source.channel is not None and self._client._host.hears(source.channel)
         source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
         if claimed:
@@ -236,6 +234,8 @@ class Fetcher:
             source.stride = min(source.stride * 2, LONGEST_STRIDE) if len(left) == len(claimed) else 1
             if left:
                 await self._park(source, left)
+        if asked:
+            self._parked_came(source, asked, room, claimed)
 
     # Parked messages
 
@@ -268,6 +268,22 @@ class Fetcher:
         if now() < self._suspects_at:
             return 0
         return self._executor.suspects.room(min(route[0].limit for route in routes))
+
+    def _parked_came(
+        self, source: Source, asked: Iterable[Route], room: dict[Lane, int], claimed: list[Claimed]
+    ) -> None:
+        """Go on to ask for parked messages of a route as long as it gets as many as it has room for."""
+        source.parked_at = now() + PARKED_SECONDS
+        came: Counter[Lane] = Counter()
+        for row in claimed:
+            run = self._executor.runs.get((row.queue_name, row.message_id))
+            if run is not None:
+                came.update(self._executor.route(run.task))
+        for route in asked:
+            if any(came[lane] >= room[lane] for lane in route):
+                source.full.setdefault(route)
+            else:
+                source.full.pop(route, None)
 
     async def _park(self, source: Source, left: Sequence[tuple[Claimed, str | None, Route | None]]) -> None:
         """Take messages that cannot run here out of the line, for workers that can run them."""
