@@ -1,7 +1,7 @@
 """The order of delivery among fresh, failed, released and lost messages of a queue without tenants.
 
-While fresh messages wait, messages that failed take at most every second delivery. Otherwise a storm of retries would
-keep every healthy message from its first attempt.
+While fresh messages wait, messages that failed take at most every second delivery. Otherwise a storm of
+retries would keep every healthy message from its first attempt.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_failed_messages_take_at_most_every_second_delivery(
 def test_messages_that_fail_over_and_over_leave_half_of_the_deliveries(
     engine: Engine, clock: Clock, delay: int, batch_size: int
 ) -> None:
-    """A storm: whatever failed once fails at each delivery, and is due again before the fresh ones are done."""
+    """A storm: what failed once fails at each delivery, and is due again before the fresh ones are done."""
     engine.queue("q", max_delivery_attempts=0)
     ids = engine.send_many("q", list(range(2 * FAILED + FRESH)))
     storm = set(ids[: 2 * FAILED])
