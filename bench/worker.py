@@ -4,6 +4,9 @@ One worker process each, with a handler that does nothing: enqueues one by one a
 an idle worker begins a task, and the WAL that a task costs. Then all of it again while a transaction holds
 back vacuum, after as many tasks went through as were measured before. Contestants take turns, ours with each
 of the fastest; a figure is the median of its rounds. The peers come from PyPI, each into its own environment.
+
+Then ours alone, with other messages in the queue: of unknown tasks, retried, of a kind that is full; and with
+a cap set from outside. `--states` measures just that.
 """
 
 from __future__ import annotations
@@ -24,16 +27,19 @@ from psycopg.conninfo import make_conninfo
 
 from bench import report
 from bench.holders import held_snapshot
-from bench.peers import environments, measures, verdict
+from bench.peers import environments, measures, states, verdict
 from bench.peers.measures import Amounts, Round
 from bench.peers.roster import CONTESTANTS, OURS, Contestant
 from bench.peers.runner import PeerError
+from bench.report import Goal
 from penstock.embedded import throwaway
 
 CHECKPOINTS_FAR_APART = {"max_wal_size": "16GB", "checkpoint_timeout": "1h"}
 """For all alike: a checkpoint in the slice of one of them would be noise. All else is the default."""
 WORTH_REPEATING = 0.5
 """Of the drain of the fastest framework among the peers: who is slower than that is measured once."""
+STATE_SECONDS = 25.0
+"""What is not drained in a state of the queue by then is not waited for."""
 LOAD_SECONDS = 8.0
 """What a contestant gets to do in a later round takes it about that long, at the most."""
 
@@ -46,6 +52,8 @@ class Plan:
     rounds: int
     held_rounds: int
     hold_seconds: float
+    state_tasks: int
+    state_rounds: int
 
 
 WHOLE = Plan(
@@ -53,12 +61,16 @@ WHOLE = Plan(
     rounds=3,
     held_rounds=3,
     hold_seconds=60,
+    state_tasks=50_000,
+    state_rounds=3,
 )
 QUICK = Plan(
     Amounts(single=500, bulk=10_000, drain_seconds=5, paced_rate=50, paced_seconds=3),
     rounds=1,
     held_rounds=1,
     hold_seconds=10,
+    state_tasks=10_000,
+    state_rounds=1,
 )
 
 
@@ -194,6 +206,14 @@ class Contest:
             self.records[contestant.name].failure = f"with a snapshot held: {failure}"
 
 
+def measure_states(server: Arena, plan: Plan) -> list[Goal]:
+    """Our drain beside other messages, against the plain one: prints the table."""
+    print("\nour drain, with other messages in its queue", flush=True)
+    found = states.measure(server.database, plan.state_tasks, plan.state_rounds, STATE_SECONDS)
+    print(f"\n{states.table(found)}")
+    return states.goals(found)
+
+
 def chosen(names: Sequence[str] | None) -> list[Contestant]:
     """Ours and those that are asked for and can run; says who cannot."""
     wanted = CONTESTANTS if names is None else {OURS, *names}
@@ -208,6 +228,11 @@ def chosen(names: Sequence[str] | None) -> list[Contestant]:
     return able
 
 
+def tell(goals: Sequence[Goal]) -> None:
+    print(f"\n{report.goals(goals)}")
+    print(f"\n{sum(goal.met is False for goal in goals)} of {len(goals)} goals missed")
+
+
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -217,6 +242,8 @@ def main() -> None:
     parser.add_argument(
         "--only", choices=sorted(CONTESTANTS), action="append", metavar="NAME", help="ours and this peer"
     )
+    parser.add_argument("--only-ours", action="store_true", help="none of the peers")
+    parser.add_argument("--states", action="store_true", help="only ours with other messages in the queue")
     parser.add_argument("--rounds", type=int, metavar="N", help="without a held snapshot (3; --quick: 1)")
     parser.add_argument("--no-hold", action="store_true", help="not again with a snapshot held")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
@@ -225,10 +252,17 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     plan = QUICK if given.quick else WHOLE
     if given.rounds is not None:
-        plan = replace(plan, rounds=max(1, given.rounds))
+        rounds = max(1, given.rounds)
+        plan = replace(plan, rounds=rounds, state_rounds=rounds)
     if given.no_hold:
         plan = replace(plan, held_rounds=0)
-    contestants = chosen(given.only)
+    if given.states:
+        print(report.load())
+        with arena() as server:
+            print(f"PostgreSQL {server.version}")
+            tell(measure_states(server, plan))
+        return
+    contestants = chosen([] if given.only_ours else given.only)
     for contestant in contestants:
         environments.python(contestant)
     print(report.load())
@@ -236,12 +270,13 @@ def main() -> None:
         print(f"PostgreSQL {server.version}")
         contest = Contest(server, plan, contestants)
         contest.run()
+        state_goals = measure_states(server, plan)
         version = server.version
     found = verdict.summarize(contest.records)
     print(f"\n{verdict.table(found)}")
-    goals = verdict.goals(found)
-    print(f"\n{verdict.ratios(found)}\n\n{report.goals(goals)}")
-    print(f"\n{sum(goal.met is False for goal in goals)} of {len(goals)} goals missed")
+    goals = [*verdict.goals(found), *state_goals]
+    print(f"\n{verdict.ratios(found)}")
+    tell(goals)
     records = {name: asdict(record) for name, record in contest.records.items()}
     report.write_json(given.json, goals, {"plan": asdict(plan), "postgresql": version, "records": records})
     if given.markdown is not None:

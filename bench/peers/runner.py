@@ -42,9 +42,18 @@ class Program:
     """A program of a peer that runs, and the lines that it tells."""
 
     def __init__(
-        self, contestant: Contestant, dsn: str, verb: str, *figures: float, expected: int = 0
+        self,
+        contestant: Contestant,
+        dsn: str,
+        verb: str,
+        *figures: float,
+        expected: int = 0,
+        app: str = "bench.peers.penstock:app",
+        options: tuple[str, ...] = (),
     ) -> None:
+        """app, options: of our worker."""
         self._contestant = contestant
+        self._worker = (app, *options)
         self._pipe, theirs = os.pipe()
         self._rest = b""
         self._told: deque[Line] = deque()
@@ -63,7 +72,7 @@ class Program:
     def _command(self, verb: str, figures: tuple[float, ...]) -> list[str]:
         python = str(environments.python(self._contestant))
         if self._contestant.is_ours and verb == "work":
-            command = ("-m", "penstock.cli", "worker", "bench.peers.penstock:app")
+            command = ("-m", "penstock.cli", "worker", *self._worker)
             return [python, *command, "--log-level", "warning", "--concurrency", str(PLACES)]
         return [python, "-m", f"bench.peers.{self._contestant.name}", verb, *map(str, figures)]
 
