@@ -27,7 +27,7 @@ SOON = 4.0
 EXPLAINED = {
     "ready": ("ready:",),
     "waiting": ("waiting:",),
-    "scheduled": ("delayed until", "due since", "waits for attempt"),
+    "scheduled": ("delayed until", "due since", "waits for attempt", "parked"),
     "active": ("leased by", "the lease of"),
 }
 

@@ -148,7 +148,7 @@ class Part:
         """Begin a run; None where it has been judged without one."""
         self.settler.end = End()
         self.executor.over.clear()
-        self._fetcher._hand_over([row])
+        self.executor.begin(self._fetcher._sort_out([row]).runs)
         return self.executor.runs.get((row.queue_name, row.message_id))
 
     async def settle(self) -> End:

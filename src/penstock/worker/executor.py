@@ -105,23 +105,19 @@ class Executor:
 
     # Runs
 
-    def submit(self, runs: list[Run]) -> list[Run]:
-        """Take over runs, and start those that there is a slot for. Returns those that have no room."""
+    def admit(self, runs: list[Run]) -> list[Run]:
+        """Those of the runs that there is room for; all of these have to be begun, or given up, next."""
         grave = next((run for run in runs if run.claimed.lost_deliveries > 1), None)
         if grave is not None and self._admits(grave, {}):
-            # Nothing else begins beside it.
-            self._line_up(grave)
-            self._start()
-            return [run for run in runs if run is not grave]
+            return [grave]  # nothing else begins beside it
         rooms: dict[Lane, int] = {}
-        left = []
+        return [run for run in runs if run is not grave and self._admits(run, rooms)]
+
+    def begin(self, runs: list[Run]) -> None:
+        """Take over runs that were admitted, and start those that there is a slot for."""
         for run in runs:
-            if run is not grave and self._admits(run, rooms):
-                self._line_up(run)
-            else:
-                left.append(run)
+            self._line_up(run)
         self._start()
-        return left
 
     def _admits(self, run: Run, rooms: dict[Lane, int]) -> bool:
         """Whether there is room for a run. rooms: what each lane has left in this submission."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -23,6 +23,7 @@ from penstock.errors import (
     SchemaError,
 )
 from penstock.payloads import load_headers
+from penstock.statements import Call
 from penstock.tasks.app import App
 from penstock.values import Backoff
 from penstock.wording import shown
@@ -79,6 +80,8 @@ class Source(AsyncFlag):
         self.parked_at = 0.0
         # Routes that had no room for messages of this queue, which this worker parked.
         self.full: dict[Route, None] = {}
+        # The last claim brought messages that could not run: claims look further, and park the like at once.
+        self.is_searching = False
         self.stride = 1
         self._wake_up = wake_up
         self.set()
@@ -91,6 +94,22 @@ class Source(AsyncFlag):
     def set(self) -> None:
         super().set()
         self._wake_up.set()
+
+
+class Left(NamedTuple):
+    """A message that cannot run here: its task, and the route that has no room; None if it is not known."""
+
+    claimed: Claimed
+    task_name: str
+    route: Route | None
+
+
+class Sorted(NamedTuple):
+    """What a claim brought: runs that there is room for, and the rest."""
+
+    claimed: list[Claimed]
+    runs: list[Run]
+    left: list[Left]
 
 
 class Fetcher:
@@ -201,12 +220,15 @@ class Fetcher:
         parked = self._parked(asked) if asked else None
         claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted, parked=parked)
         try:
-            timed = await self._claims._attempt(claim)
+            if source.is_searching:
+                sorted_out = await self._claim_and_park(source, claim)
+            else:
+                sorted_out = self._sort_out((await self._claims._attempt(claim)).result)
         except QueueNotFound:
             await self._declare()
             source.poll_at = now() + LONGEST_POLL_SECONDS
             return
-        except (ConnectionLost, DatabaseUnavailable):
+        except (ConnectionLost, DatabaseUnavailable, psycopg.OperationalError):
             # No part of this worker knows what it may have claimed: our token must not keep that alive.
             self._leases.renew_token()
             source.set()
@@ -220,7 +242,14 @@ class Fetcher:
             return
         self._contact.answered()
         self._contact.claimed(source.queue_name)
-        claimed = timed.result
+        self._executor.begin(sorted_out.runs)
+        if asked:
+            self._parked_came(source, asked, room, sorted_out.runs)
+        self._came(source, sorted_out.claimed, wanted)
+        await self._set_aside(source, sorted_out)
+
+    def _came(self, source: Source, claimed: list[Claimed], wanted: int) -> None:
+        """When to look again: at once where there may be more."""
         source.was_short = len(claimed) < wanted
         heard = source.channel is not None and self._client._host.hears(source.channel)
         source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
@@ -230,12 +259,25 @@ class Fetcher:
             if not source.was_short or source.is_capped:
                 source.set()
             self.on_claimed(len(claimed))
-            left = self._hand_over(claimed)
-            source.stride = min(source.stride * 2, LONGEST_STRIDE) if len(left) == len(claimed) else 1
-            if left:
-                await self._park(source, left)
-        if asked:
-            self._parked_came(source, asked, room, claimed)
+
+    async def _claim_and_park(self, source: Source, claim: Call[list[Claimed]]) -> Sorted:
+        """In one transaction: what cannot run here is never held, whatever becomes of this worker."""
+        sorted_out = Sorted([], [], [])
+        try:
+            async with self._claims.transaction() as transaction:
+                sorted_out = self._sort_out(await transaction._run(claim))
+                if sorted_out.left:
+                    await transaction._run(_park_call(source.queue_name, sorted_out.left))
+        except BaseException:
+            self._give_up(sorted_out.runs)
+            source.is_searching = False
+            raise
+        return sorted_out
+
+    def _give_up(self, runs: list[Run]) -> None:
+        """These were never begun: the claim was rolled back, or may have been."""
+        for run in runs:
+            run.is_over = True
 
     # Parked messages
 
@@ -270,32 +312,31 @@ class Fetcher:
         return self._executor.suspects.room(min(route[0].limit for route in routes))
 
     def _parked_came(
-        self, source: Source, asked: Iterable[Route], room: dict[Lane, int], claimed: list[Claimed]
+        self, source: Source, asked: Iterable[Route], room: dict[Lane, int], runs: list[Run]
     ) -> None:
         """Go on to ask for parked messages of a route as long as it gets as many as it has room for."""
         source.parked_at = now() + PARKED_SECONDS
         came: Counter[Lane] = Counter()
-        for row in claimed:
-            run = self._executor.runs.get((row.queue_name, row.message_id))
-            if run is not None:
-                came.update(self._executor.route(run.task))
+        for run in runs:
+            came.update(self._executor.route(run.task))
         for route in asked:
             if any(came[lane] >= room[lane] for lane in route):
                 source.full.setdefault(route)
             else:
                 source.full.pop(route, None)
 
-    async def _park(self, source: Source, left: Sequence[tuple[Claimed, str | None, Route | None]]) -> None:
+    async def _set_aside(self, source: Source, sorted_out: Sorted) -> None:
         """Take messages that cannot run here out of the line, for workers that can run them."""
-        for _, _, route in left:
-            if route is not None:
-                source.full.setdefault(route)
-        ids = [row.message_id for row, _, _ in left]
-        names = [name or "" for _, name, _ in left]
+        left, was_searching = sorted_out.left, source.is_searching
+        source.is_searching = bool(left)
+        source.stride = min(source.stride * 2, LONGEST_STRIDE) if left and not sorted_out.runs else 1
+        for one in left:
+            if one.route is not None:
+                source.full.setdefault(one.route)
+        if not left or was_searching:
+            return
         try:
-            await self._claims._attempt(
-                calls.park_messages(source.queue_name, ids, left[0][0].token, names), beyond=True
-            )
+            await self._claims._attempt(_park_call(source.queue_name, left))
         except QueueNotFound:
             return
         except (ConnectionLost, DatabaseUnavailable):
@@ -305,10 +346,9 @@ class Fetcher:
 
     # Runs
 
-    def _hand_over(self, claimed: list[Claimed]) -> list[tuple[Claimed, str | None, Route | None]]:
-        """Make runs of what was claimed. Returns what cannot run here, with its task and the full route."""
-        runs = []
-        left: list[tuple[Claimed, str | None, Route | None]] = []
+    def _sort_out(self, claimed: list[Claimed]) -> Sorted:
+        """Make runs of what was claimed, of those that there is room for; and say what cannot run here."""
+        runs, left = list[Run](), list[Left]()
         for row in claimed:
             headers = self._parsed.get(row.headers)
             if headers is None:
@@ -326,7 +366,7 @@ class Fetcher:
                 stale.interrupt("lost")
             if task is None:
                 self._tell_unknown(row.queue_name, name)
-                left.append((row, name if isinstance(name, str) else None, None))
+                left.append(Left(row, name if isinstance(name, str) else "", None))
                 continue
             limit = row.attempts_limit or task.policy.max_attempts
             run = Run(task, row, headers, limit, WorkerContext.of)
@@ -336,11 +376,15 @@ class Fetcher:
                 self._settler.failed(run, 0, error)
                 continue
             runs.append(run)
-        for run in self._executor.submit(runs):
-            if run.claimed.lost_deliveries:
-                self._suspects_at = now() + SUSPECTS_SECONDS
-            left.append((run.claimed, run.task.name, self._executor.route(run.task)))
-        return left
+        admitted = self._executor.admit(runs)
+        if len(admitted) < len(runs):
+            known = set(map(id, admitted))
+            for run in runs:
+                if id(run) not in known:
+                    left.append(Left(run.claimed, run.task.name, self._executor.route(run.task)))
+                    if run.claimed.lost_deliveries:
+                        self._suspects_at = now() + SUSPECTS_SECONDS
+        return Sorted(claimed, admitted, left)
 
     def _parse(self, text: str | None) -> dict[str, Any]:
         headers = load_headers(text)
@@ -363,3 +407,8 @@ class Fetcher:
         for source in self._sources:
             if source.channel is None:
                 source.channel = await self._client._host.listen(source.queue_name, source)
+
+
+def _park_call(queue_name: str, left: list[Left]) -> Call[list[int]]:
+    ids, names = [one.claimed.message_id for one in left], [one.task_name for one in left]
+    return calls.park_messages(queue_name, ids, left[0].claimed.token, names)

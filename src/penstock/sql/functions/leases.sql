@@ -71,7 +71,7 @@ begin
         where (queue_names is null or q.name = any(queue_names)) and (q.consumers is null or penstock._may(q.consumers))
         order by q.id
     loop
-        select penstock._sweep_from(at, f.swept_to, f.sweep_all_after, interval '1 hour') into since
+        select coalesce(least(f.swept_to, at) - interval '1 second', '-infinity') into since
         from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
         select array_agg(k.id) into ids
         from (

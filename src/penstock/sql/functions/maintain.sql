@@ -225,7 +225,7 @@ $$;
 comment on function penstock._check_all_lines(int, int, timestamptz) is 'Works off the checks of a queue, as far as there is time.';
 
 -- A slice of one queue's sweep, at most so many of each kind. Everything is looked through when the ledger says so, which depends on
--- what that took the last time: at most two percent of the time, but at least once a minute.
+-- how long the look took the last time: at most some two percent of the time, but at least once a minute.
 create or replace function penstock._sweep(
     queue_id int, queue_name text, notify boolean, has_aside boolean, most int, until timestamptz,
     out is_done boolean, out results penstock.maintenance_result[]
@@ -235,7 +235,7 @@ as $$
 #variable_conflict use_variable
 declare
     at timestamptz := penstock.clock();
-    started timestamptz := clock_timestamp();
+    started timestamptz;
     newest penstock.floors;
     everything boolean;
     since timestamptz;
@@ -257,7 +257,9 @@ begin
     end if;
     since := penstock._sweep_from(at, newest.swept_to, newest.sweep_all_after);
     everything := since = '-infinity';
+    started := clock_timestamp();
     select * into found_here from penstock._due(queue_id, at, since, has_aside);
+    spent := clock_timestamp() - started;
     if coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or newest.passed_over is not null then
         if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
             return;
@@ -294,13 +296,12 @@ begin
     -- A null list: the batch was full, and more may be there. The next slice begins where this one did.
     is_done := greatest(expired, taken, promoted) < most and leases_passed_over is not null and due_passed_over is not null;
     passed_over := nullif(leases_passed_over || due_passed_over, '{}');
-    spent := clock_timestamp() - started;
     -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
     if is_done and (taken + promoted + expired > 0 or spent > interval '0.2 ms' or passed_over is distinct from newest.passed_over)
         and pg_try_advisory_xact_lock_shared(1346719315, queue_id)
     then
         perform penstock._append_floor(
-            newest, newest.ranks, at, case when everything then at + least(interval '1 minute', greatest(interval '1 second', spent * 50)) end, passed_over
+            newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end, passed_over
         );
     end if;
 end

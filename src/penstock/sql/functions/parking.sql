@@ -12,7 +12,7 @@ set jit = off
 as $$
 #variable_conflict use_variable
 declare
-    shortest constant interval := '1 second';
+    shortest constant interval := '1 minute';
     longest constant interval := '1 hour';
     at timestamptz := penstock.clock();
     queue int := penstock._queue_id(queue_name, 'consume');
@@ -21,6 +21,7 @@ declare
     ids bigint[];
     places smallint[];
     seats text[];
+    fair boolean := (select q.plain_tops is not null from penstock.queues q where q.id = queue);
 begin
     perform penstock._check_list('message_ids', message_ids);
     perform penstock._check_list('task_names', task_names);
@@ -56,9 +57,10 @@ begin
             queue, queue, j.id, j.priority, j.attempts - 1, j.attempts_limit, j.large, j.alone,
             -- As long again as it has existed: it comes back ever more seldom. A little more or less, so that not all come at once.
             at + least(greatest(at - j.published_at, shortest), longest) * (1 + random() / 4),
-            -- In the line of the task: behind the last of the tenant, else next to the first in line.
-            j.nth + max(
+            -- In the line of the task: by age. With tenants: behind the last of the tenant, else next to the first in line.
+            case when fair then j.nth else j.id end + max(
                 case
+                    when not fair then 0
                     when j.nth = 1 then greatest(
                         (
                             select s.parked_rank - 1 from penstock.scheduled s
@@ -94,7 +96,7 @@ begin
 end
 $$;
 comment on function penstock.park_messages(text, bigint[], text, text[]) is
-    'Gives back messages that the caller cannot run, without counting the attempt, each under the name of its task (null: it has none). They leave the line until a consumer asks for that task (task_names of consume_messages_batch), or until they have existed for as long again: a second at least, about an hour at the most. Then they are ready again, in front. Returns the ids of those that the token held.';
+    'Gives back messages that the caller cannot run, without counting the attempt, each under the name of its task (null: it has none). They leave the line until a consumer asks for that task (task_names of consume_messages_batch), or until they have existed for as long again: a minute at least, about an hour at the most. Then they are ready again, in front. Returns the ids of those that the token held.';
 
 -- With the queue's lock held, in READ COMMITTED. The caller has lanes, each with a limit that the tasks of the lane share.
 create or replace function penstock._unpark(

@@ -1,19 +1,29 @@
 -- Sweep: leases that ran out, messages that are due, times to live that are over.
 
 -- A little before where the last sweep looked to; everything where that is due: a transaction may have committed a lease or a due time
--- when it had passed. A clock that was set back is no reason to miss anything. late: how long everything may be overdue.
-create or replace function penstock._sweep_from(
-    at timestamptz, swept_to timestamptz, sweep_all_after timestamptz, late interval default interval '0'
-) returns timestamptz
+-- when it had passed. A clock that was set back is no reason to miss anything.
+create or replace function penstock._sweep_from(at timestamptz, swept_to timestamptz, sweep_all_after timestamptz) returns timestamptz
 language sql stable
 as $$
     select case
-        when swept_to <= at and sweep_all_after > at - late and sweep_all_after <= at + interval '1 minute' then swept_to - interval '1 second'
+        when swept_to <= at and sweep_all_after > at and sweep_all_after <= at + interval '1 minute' then swept_to - interval '1 second'
         else '-infinity'
     end
 $$;
-comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz, interval) is
+comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) is
     'The time from which on leases and due times have to be looked through.';
+
+-- Everything, unless the last look at everything took long: then the next one is more than a second away.
+create or replace function penstock._count_from(at timestamptz, swept_to timestamptz, sweep_all_after timestamptz) returns timestamptz
+language sql stable
+as $$
+    select case
+        when sweep_all_after > swept_to + interval '1 second' then penstock._sweep_from(at, swept_to, greatest(sweep_all_after, at + interval '1 second'))
+        else '-infinity'
+    end
+$$;
+comment on function penstock._count_from(timestamptz, timestamptz, timestamptz) is
+    'The time from which on leases and due times are counted.';
 
 -- Probes without a lock: mostly there is nothing to do.
 create or replace function penstock._due(

@@ -170,7 +170,7 @@ comment on table penstock.scheduled is 'Messages that are due later: published w
 comment on column penstock.scheduled.parked_as is
     'The task of a parked message: the worker that claimed it could not run it. A worker that can takes it out; else it is ready again at due_at.';
 comment on column penstock.scheduled.parked_rank is
-    'The place of a parked message in the line of its task; tenants share, as in ready.';
+    'The place of a parked message in the line of its task: its id; in a queue with tenants a rank by which they share.';
 comment on column penstock.scheduled.parked_alone is
     'Whether a delivery of the parked message was lost with its worker: it stands in a line of its own, since few such run side by side.';
 
