@@ -28,6 +28,7 @@ CALLABLE = {
     """,
     "penstock_consumer": """
         consume_message consume_messages_batch ack_message ack_messages nack_message release_message
+        consume_tasks park_messages
         reject_message reject_unreadable_messages extend_message_vt batch_extend_message_vt pulse channel
         extend_queue_keep_alive maintain clock schema_version declare_queue queue_difference
         done_channel ack_tasks announce_done finish_groups register_worker beat_worker forget_worker
@@ -36,7 +37,7 @@ CALLABLE = {
         list_topics list_queues get_queue_statistics list_messages list_dlq_messages get_message get_result
         explain_delivery clock schema_version done_channel list_groups list_schedules list_workers
         diagnose_server diagnose_holders diagnose_tables diagnose_statements diagnose_engine
-        diagnose_queues diagnose_errors
+        diagnose_queues diagnose_parked diagnose_errors
     """,
     "penstock_admin": """
         create_topic delete_topic create_queue alter_queue delete_queue pause_queue resume_queue
@@ -48,7 +49,7 @@ CALLABLE = {
 }
 
 MESSAGE = """setof (message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt,
-    published_at, priority, tenant, attempts_limit)"""
+    published_at, priority, tenant, attempts_limit, lost_deliveries, queue_capped)"""
 OPTIONS = """deliver_after timestamptz = NULL, priority int4 = 2, tenant text = NULL, headers jsonb = NULL,
     ttl_seconds int4 = NULL"""
 EACH = """deliver_afters timestamptz[] = NULL, priorities int4[] = NULL, tenants text[] = NULL,
@@ -114,6 +115,13 @@ SIGNATURES = {
         "queue_name text, consumer_token text = NULL, vt_seconds int4 = NULL, batch_size int4 = 10",
         MESSAGE,
     ),
+    "consume_tasks": (
+        """queue_name text, task_names text[], consumer_token text = NULL, vt_seconds int4 = NULL,
+        batch_size int4 = 10, task_limits int4[] = NULL, task_lanes int4[] = NULL, lane_limits int4[] = NULL,
+        lost_most int4 = 0""",
+        MESSAGE,
+    ),
+    "park_messages": ("queue_name text, message_ids int8[], token text, task_names text[]", "setof int8"),
     "ack_message": ("queue_name text, message_id int8, token text, result jsonb = NULL", "bool"),
     "ack_messages": (
         "queue_name text, message_ids int8[], tokens text[], results jsonb[] = NULL",
@@ -270,6 +278,10 @@ SIGNATURES = {
         neglected_count, neglected_since, overdue_count, overdue_since, expired_count, expired_since,
         active_count, last_claimed_at, last_settled_at, dead_last_hour, dead_day_before,
          floor_behind, probe_ms, probe_blocks, is_probed)""",
+    ),
+    "diagnose_parked": (
+        "",
+        "setof (queue_name, task_name, parked_count, lost_count, parked_since, next_due_at)",
     ),
     "diagnose_errors": (
         "",

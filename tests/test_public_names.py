@@ -31,6 +31,7 @@ def test_of_the_package() -> None:
         "EngineDiagnosis",
         "EnqueueCall",
         "ErrorDiagnosis",
+        "ParkedDiagnosis",
         "ErrorEntry",
         "Exponential",
         "GroupHandle",

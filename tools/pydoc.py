@@ -77,7 +77,7 @@ are none of these come as they are, from psycopg or from the driver of your own 
 # The methods of a client, in the order to read them in. One that is missing here is an error.
 GROUPS = {
     "Publish and send": ("publish", "send", "publish_many", "send_many"),
-    "Consume": ("consume", "consume_batch", "consume_one"),
+    "Consume": ("consume", "consume_batch", "consume_one", "consume_tasks"),
     "Settle": ("ack", "ack_many", "nack", "release", "reject", "reject_unreadable"),
     "Leases": ("extend", "extend_many", "pulse"),
     "Transactions": ("transaction", "using"),
@@ -110,7 +110,9 @@ GROUPS = {
         "cleanup_topic_messages",
         "cleanup_expired_exclusive_queues",
     ),
-    "Tasks": ("declare_queue", "queue_difference", "ack_tasks", "done_channel", "announce_done"),
+    "Tasks": (
+        *("declare_queue", "queue_difference", "ack_tasks", "park_messages", "done_channel", "announce_done"),
+    ),
     "Groups": ("create_group", "finish_groups", "list_groups", "delete_group"),
     "Schedules": (
         "put_schedule",
@@ -130,6 +132,7 @@ GROUPS = {
         "diagnose_engine",
         "diagnose_queues",
         "diagnose_errors",
+        "diagnose_parked",
     ),
     "Now and then, and the rest": ("maintain", "raise_floor", "clock", "channel", "schema_version"),
     "Open and close": ("open", "close"),
@@ -216,6 +219,7 @@ RESULTS = (
     penstock.EngineDiagnosis,
     penstock.QueueDiagnosis,
     penstock.ErrorDiagnosis,
+    penstock.ParkedDiagnosis,
 )
 
 CONSTANTS = {

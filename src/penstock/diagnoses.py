@@ -9,6 +9,7 @@ __all__ = [
     "EngineDiagnosis",
     "ErrorDiagnosis",
     "Holder",
+    "ParkedDiagnosis",
     "QueueDiagnosis",
     "ServerDiagnosis",
     "StatementDiagnosis",
@@ -193,3 +194,19 @@ class ErrorDiagnosis:
     error: str | None
     dead_count: int
     last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedDiagnosis:
+    """Messages of a task that workers claimed and could not run, and parked for others.
+
+    parked_count: up to 1000. lost_count: how many of them were lost with a worker before. parked_since: when
+    the oldest of them was published. next_due_at: when the next is ready again by itself.
+    """
+
+    queue_name: str
+    task_name: str
+    parked_count: int
+    lost_count: int
+    parked_since: datetime
+    next_due_at: datetime

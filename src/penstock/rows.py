@@ -11,6 +11,7 @@ from .diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
     Holder,
+    ParkedDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -47,6 +48,7 @@ __all__ = [
     "MAINTENANCE_RESULT",
     "MESSAGE_DETAILS",
     "MESSAGE_RESULT",
+    "PARKED_DIAGNOSIS",
     "QUEUE_DIAGNOSIS",
     "QUEUE_GRANT",
     "QUEUE_SETTINGS",
@@ -377,6 +379,14 @@ QUEUE_DIAGNOSIS = Columns(
         *map(_time, ("last_claimed_at", "last_settled_at")),
         *_plain("dead_last_hour", "dead_day_before", "floor_behind"),
         *_plain("probe_ms", "probe_blocks", "is_probed"),
+    ),
+)
+
+PARKED_DIAGNOSIS = Columns(
+    ParkedDiagnosis,
+    (
+        *_plain("queue_name", "task_name", "parked_count", "lost_count"),
+        *map(_time, ("parked_since", "next_due_at")),
     ),
 )
 

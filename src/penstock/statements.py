@@ -170,11 +170,12 @@ REQUIRED = frozenset(
         "ticks",
         "total",
     }
-    | {"version", "role_name", "queue_right"}
+    | {"version", "role_name", "queue_right", "task_names"}
 )
 OPTIONAL = frozenset(
     {
         ("consume_messages_batch", "vt_seconds"),
+        ("consume_tasks", "vt_seconds"),
         ("create_queue", "keep_alive_seconds"),
         ("create_queue", "topic_name"),
         ("get_queue_statistics", "queue_name"),

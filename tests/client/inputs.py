@@ -141,6 +141,12 @@ METHODS: dict[str, dict[str, Kind]] = {
     "consume_batch": {
         **{"queue_name": TEXT, "batch_size": INTEGER, "visibility_timeout": DURATION, "token": TEXT},
     },
+    "consume_tasks": {
+        **{"queue_name": TEXT, "batch_size": INTEGER, "visibility_timeout": DURATION, "token": TEXT},
+        **{"task_names": TEXTS, "task_limits": INTEGERS, "task_lanes": INTEGERS, "lane_limits": INTEGERS},
+        "lost_most": INTEGER,
+    },
+    "park_messages": {"queue_name": TEXT, "message_ids": BIGINTS, "token": TEXT, "task_names": TEXTS},
     "consume_one": {"queue_name": TEXT, "visibility_timeout": DURATION, "token": TEXT},
     "ack": {"message": MESSAGE, "result": RESULT},
     "ack_many": {"messages": MESSAGES, "results": RESULTS},
@@ -213,6 +219,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "diagnose_engine": {},
     "diagnose_queues": {},
     "diagnose_errors": {},
+    "diagnose_parked": {},
 }
 
 CONSUME = {

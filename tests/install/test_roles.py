@@ -31,6 +31,8 @@ CALLS = {
     "penstock_consumer": [
         "consume_message('billing', 'me')",
         "consume_messages_batch('billing', 'me')",
+        "consume_tasks('tasks', '{a}', 'parker')",
+        "park_messages('tasks', '{}', 'parker', '{}')",
         "ack_message('billing', 2, 'me')",
         "ack_messages('billing', array[4]::bigint[], array['me'])",
         "nack_message('billing', 3, 'me', 0, 'no')",
@@ -70,6 +72,7 @@ CALLS = {
         "diagnose_engine()",
         "diagnose_queues()",
         "diagnose_errors()",
+        "diagnose_parked()",
         "clock()",
         "schema_version()",
     ],

@@ -226,6 +226,7 @@ async def _diagnose(api: AsyncApi) -> None:
     await api.diagnose_engine()
     await api.diagnose_queues()
     await api.diagnose_errors()
+    await api.diagnose_parked()
 
 
 async def _dead_letters(api: AsyncApi) -> None:
@@ -267,6 +268,8 @@ async def _tasks(api: AsyncApi) -> None:
         "tasks", ids[1:2], WORKER, results=[{"r": [1, None]}], group_ids=[group], positions=[0]
     )
     await api.ack_tasks("tasks", ids, WORKER)
+    await api.park_messages("tasks", ids, WORKER, ["a"] * len(ids))
+    await api.consume_tasks("tasks", ["a"], batch_size=1, token=WORKER, lost_most=1)
     await api.finish_groups()
     await api.consume_one("tasks", token=WORKER)
     await api.announce_done("tasks", ids)

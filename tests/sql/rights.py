@@ -56,6 +56,8 @@ CALLS: dict[str, Call] = {
     ),
     "consume_message": Call("consume_message('shut', 'me')", _CONSUME),
     "consume_messages_batch": Call("consume_messages_batch('shut', 'me')", _CONSUME),
+    "consume_tasks": Call("consume_tasks('shut', '{a}', 'me')", _CONSUME),
+    "park_messages": Call("park_messages('shut', '{2}', 'holder', '{a}')", _CONSUME),
     "ack_message": Call("ack_message('shut', 2, 'holder')", _CONSUME),
     "ack_messages": Call("ack_messages('shut', '{2,3}', '{holder,other}')", _CONSUME),
     "nack_message": Call("nack_message('shut', 2, 'holder')", _CONSUME),
@@ -81,6 +83,7 @@ CALLS: dict[str, Call] = {
     "list_schedules": Call("list_schedules()", _RESULT, refused=False),
     "list_workers": Call("list_workers()", _COUNT, refused=False),
     "diagnose_queues": Call("diagnose_queues()", _COUNT, refused=False),
+    "diagnose_parked": Call("diagnose_parked()", _COUNT, refused=False),
     "diagnose_errors": Call("diagnose_errors()", _VIEW, refused=False),
     # They do what is due, for all queues, and take nothing from the caller but a token or an id of a group.
     **dict.fromkeys(("maintain", "finish_groups"), _NOTHING),

@@ -7,6 +7,7 @@ from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
     Holder,
+    ParkedDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -44,6 +45,10 @@ class AsyncDiagnosing(AsyncCarrier):
     async def diagnose_queues(self) -> list[QueueDiagnosis]:
         """How each queue is: what waits, since when, signs of a consumer, what a claim costs."""
         return await self._run(calls.diagnose_queues())
+
+    async def diagnose_parked(self) -> list[ParkedDiagnosis]:
+        """Messages that workers could not run and have parked, by queue and task."""
+        return await self._run(calls.diagnose_parked())
 
     async def diagnose_errors(self) -> list[ErrorDiagnosis]:
         """What the dead letters of the last hour died of, the three most frequent errors of each queue."""

@@ -64,6 +64,16 @@ class AsyncTasks(AsyncCarrier):
             )
         )
 
+    async def park_messages(
+        self, queue_name: str, message_ids: Sequence[int], token: str, task_names: Sequence[str]
+    ) -> list[int]:
+        """Give back messages that a token holds and its worker cannot run, each under the name of its task.
+
+        The attempt does not count. They leave the line until a worker asks for the task: consume_tasks().
+        Returns the ids of those that the token did hold.
+        """
+        return await self._run(calls.park_messages(queue_name, message_ids, token, task_names))
+
     async def done_channel(self, queue_name: str) -> str:
         """The NOTIFY channel that tells which tasks of a queue are over."""
         return await self._run(calls.done_channel(queue_name))

@@ -71,6 +71,41 @@ class Consuming(Carrier):
         timed = self._run_timed(claim)
         return [self._message_of(claimed, codec, timed.sent_at) for claimed in timed.result]
 
+    def consume_tasks(
+        self,
+        queue_name: str,
+        task_names: Sequence[str],
+        *,
+        batch_size: int = 10,
+        visibility_timeout: Duration | None = None,
+        token: str | None = None,
+        model: Any = None,
+        task_limits: Sequence[int] | None = None,
+        task_lanes: Sequence[int] | None = None,
+        lane_limits: Sequence[int] | None = None,
+        lost_most: int = 0,
+    ) -> list[Message[Any]]:
+        """consume_batch() for a worker that can run these tasks: messages parked for them come back first.
+
+        task_limits: at most so many of each. task_lanes: a number from 1 on for each; tasks with the same
+        number share lane_limits[number]. lost_most: how many of those come back that were lost with a worker.
+        Messages of other tasks may come, too.
+        """
+        codec = self._codec_for(model)
+        claim = calls.consume_tasks(
+            queue_name,
+            task_names,
+            token,
+            visibility_timeout,
+            batch_size,
+            task_limits=task_limits,
+            task_lanes=task_lanes,
+            lane_limits=lane_limits,
+            lost_most=lost_most,
+        )
+        timed = self._run_timed(claim)
+        return [self._message_of(claimed, codec, timed.sent_at) for claimed in timed.result]
+
     @overload
     def consume_one(
         self,

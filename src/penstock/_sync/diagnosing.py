@@ -10,6 +10,7 @@ from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
     Holder,
+    ParkedDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -47,6 +48,10 @@ class Diagnosing(Carrier):
     def diagnose_queues(self) -> list[QueueDiagnosis]:
         """How each queue is: what waits, since when, signs of a consumer, what a claim costs."""
         return self._run(calls.diagnose_queues())
+
+    def diagnose_parked(self) -> list[ParkedDiagnosis]:
+        """Messages that workers could not run and have parked, by queue and task."""
+        return self._run(calls.diagnose_parked())
 
     def diagnose_errors(self) -> list[ErrorDiagnosis]:
         """What the dead letters of the last hour died of, the three most frequent errors of each queue."""

@@ -24,6 +24,7 @@ __all__ = [
     "batch_extend_message_vt",
     "claim_tasks",
     "consume_messages_batch",
+    "consume_tasks",
     "extend_message_vt",
     "nack_message",
     "park_messages",
@@ -62,7 +63,7 @@ CLAIMED = (
     "message_id, queue_name, cast(payload as pg_catalog.text), body, cast(headers as pg_catalog.text), "
     "consumer_token, "
     f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, "
-    f"priority, tenant, {LEASE_SECONDS}, attempts_limit"
+    f"priority, tenant, {LEASE_SECONDS}, attempts_limit, lost_deliveries, queue_capped"
 )
 
 
@@ -90,8 +91,31 @@ def consume_messages_batch(
 ) -> Call[list[Claimed]]:
     # Called again after a lost connection it claims others: those that were claimed before come back. Not if
     # they have a token that somebody knows, who may keep what he has never seen by a pulse.
+    return _consume("consume_messages_batch", queue_name, token, visibility_timeout, batch_size)
+
+
+def consume_tasks(
+    queue_name: str,
+    task_names: Sequence[str],
+    token: str | None,
+    visibility_timeout: Duration | None,
+    batch_size: int,
+    **limits: Any,
+) -> Call[list[Claimed]]:
+    names = {"task_names": task_names, **limits}
+    return _consume("consume_tasks", queue_name, token, visibility_timeout, batch_size, **names)
+
+
+def _consume(
+    function: str,
+    queue_name: str,
+    token: str | None,
+    visibility_timeout: Duration | None,
+    batch_size: int,
+    **arguments: Any,
+) -> Call[list[Claimed]]:
     claim = call(
-        "consume_messages_batch",
+        function,
         _claimed,
         CLAIMED,
         Repeat.SAFE if token is None else Repeat.NEVER,
@@ -99,6 +123,7 @@ def consume_messages_batch(
         consumer_token=token,
         vt_seconds=seconds("visibility_timeout", visibility_timeout),
         batch_size=batch_size,
+        **arguments,
     )
     return _with_remedy(claim, queue_name, batch_size)
 
@@ -182,7 +207,7 @@ def claim_tasks(
         ]
 
     claim = call(
-        "consume_messages_batch",
+        "consume_messages_batch" if parked is None else "consume_tasks",
         read,
         TASK,
         queue_name=queue_name,

@@ -9,6 +9,7 @@ from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
     Holder,
+    ParkedDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -25,6 +26,7 @@ __all__ = [
     "diagnose_engine",
     "diagnose_errors",
     "diagnose_holders",
+    "diagnose_parked",
     "diagnose_queues",
     "diagnose_server",
     "diagnose_statements",
@@ -60,6 +62,10 @@ def diagnose_engine() -> Call[EngineDiagnosis]:
 
 def diagnose_queues() -> Call[list[QueueDiagnosis]]:
     return call("diagnose_queues", rows.QUEUE_DIAGNOSIS.read, rows.QUEUE_DIAGNOSIS.sql)
+
+
+def diagnose_parked() -> Call[list[ParkedDiagnosis]]:
+    return call("diagnose_parked", rows.PARKED_DIAGNOSIS.read, rows.PARKED_DIAGNOSIS.sql)
 
 
 def diagnose_errors() -> Call[list[ErrorDiagnosis]]:

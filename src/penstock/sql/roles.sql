@@ -23,6 +23,7 @@ declare
         ['ack_messages',                    'penstock_consumer'],
         ['nack_message',                    'penstock_consumer'],
         ['release_message',                 'penstock_consumer'],
+        ['consume_tasks',                   'penstock_consumer'],
         ['park_messages',                   'penstock_consumer'],
         ['reject_message',                  'penstock_consumer'],
         ['reject_unreadable_messages',      'penstock_consumer'],

@@ -1,23 +1,10 @@
 -- Consume: claim messages, with a lease on each.
 
-create or replace function penstock._check_consume(consumer_token text, vt_seconds int, batch_size int, task_names text[], task_limits int[], task_lanes int[], lane_limits int[], lost_most int) returns void
+create or replace function penstock._check_consume(consumer_token text, vt_seconds int, batch_size int) returns void
 language plpgsql
 as $$
 begin
     perform penstock._require_read_committed('consume');
-    perform penstock._check_list('task_names', task_names);
-    perform penstock._check_list('task_limits', task_limits);
-    perform penstock._check_list('task_lanes', task_lanes);
-    perform penstock._check_list('lane_limits', lane_limits);
-    if coalesce(cardinality(task_names), 0) is distinct from coalesce(cardinality(task_limits), cardinality(task_names), 0)
-        or coalesce(cardinality(task_names), 0) is distinct from coalesce(cardinality(task_lanes), cardinality(task_names), 0)
-    then
-        perform penstock._invalid(
-            format('there must be a limit and a lane for each task name, or for none: %s names, %s limits, %s lanes',
-                coalesce(cardinality(task_names)::text, 'no'), coalesce(cardinality(task_limits)::text, 'no'), coalesce(cardinality(task_lanes)::text, 'no'))
-        );
-    end if;
-    perform penstock._check_range('lost_most', lost_most, 0, 10000);
     perform penstock._check_range('batch_size', batch_size, 1, 10000);
     if vt_seconds is not null then
         perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
@@ -27,7 +14,7 @@ begin
     end if;
 end
 $$;
-comment on function penstock._check_consume(text, int, int, text[], int[], int[], int[], int) is 'Says what is wrong with the arguments of a consume.';
+comment on function penstock._check_consume(text, int, int) is 'Says what is wrong with the arguments of a consume.';
 
 -- Rows are locked first, then exactly those are deleted. The ctid of a row that this transaction has locked cannot
 -- change, and ready rows are never updated; the + 0 keeps the planner from an index instead. A claim takes no lock that anybody waits for, and waits for none.
@@ -37,12 +24,7 @@ create or replace function penstock.consume_messages_batch(
     queue_name text,
     consumer_token text default null,
     vt_seconds int default null,
-    batch_size int default 10,
-    task_names text[] default null,
-    task_limits int[] default null,
-    task_lanes int[] default null,
-    lane_limits int[] default null,
-    lost_most int default 0
+    batch_size int default 10
 ) returns setof penstock.message
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -71,11 +53,8 @@ declare
 begin
     if batch_size is null or batch_size not between 1 and 10000 or vt_seconds not between 0 and 2592000 or consumer_token = ''
         or current_setting('transaction_isolation') in ('repeatable read', 'serializable')
-        or greatest(array_ndims(task_names), array_ndims(task_limits), array_ndims(task_lanes), array_ndims(lane_limits)) > 1
-        or cardinality(task_limits) <> coalesce(cardinality(task_names), -1) or cardinality(task_lanes) <> coalesce(cardinality(task_names), -1)
-        or lost_most is null or lost_most not between 0 and 10000
     then
-        perform penstock._check_consume(consumer_token, vt_seconds, batch_size, task_names, task_limits, task_lanes, lane_limits, lost_most);
+        perform penstock._check_consume(consumer_token, vt_seconds, batch_size);
     end if;
     select
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
@@ -101,10 +80,6 @@ begin
     -- asked for: what comes in is visible to other consumers when this transaction ends.
     if has_lines and penstock._any_check(queue_id, false) and pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
         perform penstock._check_lines(queue_id, false, missing);
-    end if;
-
-    if task_names is not null and pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
-        perform penstock._unpark(queue_id, at, task_names, task_limits, task_lanes, lane_limits, missing, lost_most);
     end if;
 
     for look in 1..2 loop
@@ -154,8 +129,8 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.consume_messages_batch(text, text, int, int, text[], int[], int[], int[], int) is
-    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. In a queue with max_active at most half of that, and as many of each priority as have a place. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given. task_names: parked messages of these tasks come back first (park_messages). task_limits: at most so many of each task. task_lanes: a number from 1 on for each task; tasks with the same number share lane_limits[number]. Without limits: batch_size. lost_most: how many of those may come that were lost with a consumer. lost_deliveries: how many deliveries in a row ended because the lease ran out. queue_capped: the queue has max_active, so there may be more than was claimed.';
+comment on function penstock.consume_messages_batch(text, text, int, int) is
+    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. In a queue with max_active at most half of that, and as many of each priority as have a place. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given. lost_deliveries: how many deliveries in a row ended because the lease ran out. queue_capped: the queue has max_active, so there may be more than was claimed.';
 
 create or replace function penstock.consume_message(
     queue_name text,

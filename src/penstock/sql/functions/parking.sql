@@ -1,6 +1,6 @@
 -- Parking: messages that a worker claimed and cannot run, because it does not know their task or has no free slot for it. They leave the
 -- line, so that no claim meets them again and again, and stand in a line of their own for each task. A worker that can run the task
--- takes them out with its next claim (task_names of consume_messages_batch()). A parked message that no worker takes is ready
+-- takes them out with its next claim (consume_tasks). A parked message that no worker takes is ready
 -- again at due_at, in front; each time it is parked for longer.
 
 create or replace function penstock.park_messages(queue_name text, message_ids bigint[], token text, task_names text[]) returns setof bigint
@@ -96,7 +96,7 @@ begin
 end
 $$;
 comment on function penstock.park_messages(text, bigint[], text, text[]) is
-    'Gives back messages that the caller cannot run, without counting the attempt, each under the name of its task (null: it has none). They leave the line until a consumer asks for that task (task_names of consume_messages_batch), or until they have existed for as long again: a minute at least, about an hour at the most. Then they are ready again, in front. Returns the ids of those that the token held.';
+    'Gives back messages that the caller cannot run, without counting the attempt, each under the name of its task (null: it has none). They leave the line until a worker asks for that task (consume_tasks), or until they have existed for as long again: a minute at least, about an hour at the most. Then they are ready again, in front. Returns the ids of those that the token held.';
 
 -- With the queue's lock held, in READ COMMITTED. The caller has lanes, each with a limit that the tasks of the lane share.
 create or replace function penstock._unpark(
@@ -134,3 +134,44 @@ end
 $$;
 comment on function penstock._unpark(int, timestamptz, text[], int[], int[], int[], int, int) is
     'Makes parked messages of these tasks ready, up to so many of each lane; of those that were lost with a worker, up to so many in all.';
+
+create or replace function penstock.consume_tasks(
+    queue_name text,
+    task_names text[],
+    consumer_token text default null,
+    vt_seconds int default null,
+    batch_size int default 10,
+    task_limits int[] default null,
+    task_lanes int[] default null,
+    lane_limits int[] default null,
+    lost_most int default 0
+) returns setof penstock.message
+language plpgsql security definer
+set search_path = pg_catalog, penstock, pg_temp
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    queue int := penstock._queue_id(queue_name, 'consume');
+begin
+    perform penstock._check_consume(consumer_token, vt_seconds, batch_size);
+    perform penstock._check_range('lost_most', lost_most, 0, 10000);
+    perform penstock._check_list('task_names', task_names);
+    perform penstock._check_list('task_limits', task_limits);
+    perform penstock._check_list('task_lanes', task_lanes);
+    perform penstock._check_list('lane_limits', lane_limits);
+    if task_names is null or cardinality(task_limits) <> cardinality(task_names) or cardinality(task_lanes) <> cardinality(task_names) then
+        perform penstock._invalid(
+            format('there must be a limit and a lane for each task name, or for none: %s names, %s limits, %s lanes',
+                coalesce(cardinality(task_names)::text, 'null'), coalesce(cardinality(task_limits)::text, 'no'), coalesce(cardinality(task_lanes)::text, 'no'))
+        );
+    end if;
+    if (select q.paused_at is null from penstock.queues q where q.id = queue) and pg_try_advisory_xact_lock_shared(1346719315, queue) then
+        perform penstock._unpark(queue, penstock.clock(), task_names, task_limits, task_lanes, lane_limits, batch_size, lost_most);
+    end if;
+    return query select * from penstock.consume_messages_batch(queue_name, consumer_token, vt_seconds, batch_size);
+end
+$$;
+comment on function penstock.consume_tasks(text, text[], text, int, int, int[], int[], int[], int) is
+    'consume_messages_batch() for a worker that can run these tasks: messages that are parked for them come back first (park_messages), in front of the line. task_limits: at most so many of each task. task_lanes: a number from 1 on for each task; tasks with the same number share lane_limits[number]. Without limits: batch_size of each. lost_most: how many of those come back that were lost with a worker. Messages of other tasks may come, too.';
