@@ -279,6 +279,11 @@ class MaintenanceResult:
     queue_name: str | None
     affected: int
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it says that there is more to do: maintain() wants to be called again at once."""
+        return self.action == "unfinished"
+
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:

@@ -130,9 +130,10 @@ class Maintainer:
 
     def _run(self) -> None:
         # More seldom where there is nothing to do, or somebody else does it: many clients should cost little.
-        backoff = Backoff(self._pause, LONGEST_MAINTAIN_SECONDS)
+        backoff, is_unfinished = Backoff(self._pause, LONGEST_MAINTAIN_SECONDS), False
         while True:
-            was_told = self._flag.wait(backoff.next())
+            was_told = self._flag.wait(0 if is_unfinished else backoff.next())
+            is_unfinished = False
             with self._lock:
                 self._flag.clear()
                 if not self._is_wanted:
@@ -144,5 +145,6 @@ class Maintainer:
                 done = self._maintain()
                 if done.result:
                     backoff.reset()
+                is_unfinished = any(each.is_unfinished for each in done.result)
             except (psycopg.Error, PenstockError) as exc:
                 logger.debug("maintain() failed: %s", exc)

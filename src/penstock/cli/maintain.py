@@ -13,6 +13,7 @@ from .connection import Session, with_session
 from .output import age, facts
 
 if TYPE_CHECKING:
+    from penstock import Client
     from penstock.models import MaintenanceResult
 
 __all__ = ["maintain"]
@@ -39,13 +40,22 @@ def maintain(session: Session, follow: bool, interval: float | None) -> None:
     if interval is not None and interval < SHORTEST_SECONDS:
         raise click.BadParameter(f"at least {age(SHORTEST_SECONDS)}", param_hint="--interval")
     with session.connect() as queue:
-        done = queue.maintain()
-        _print(session, done)
-        if not done and not follow:
+        if not _maintain(session, queue) and not follow:
             session.output.note("There was nothing to do.")
         while follow:
             sleep(1 if interval is None else interval)
-            _print(session, queue.maintain())
+            _maintain(session, queue)
+
+
+def _maintain(session: Session, queue: Client) -> bool:
+    """Call maintain() until all is done; whether there was anything to do."""
+    was_busy = False
+    while done := queue.maintain():
+        was_busy = True
+        _print(session, [each for each in done if not each.is_unfinished])
+        if not any(each.is_unfinished for each in done):
+            break
+    return was_busy
 
 
 def _print(session: Session, done: list[MaintenanceResult]) -> None:

@@ -10,6 +10,7 @@ from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.concurrency import AsyncFlag, async_sleep, now
 from penstock.errors import PenstockError
+from penstock.models import MaintenanceResult
 from penstock.values import Backoff
 
 from .leases import Leases
@@ -48,11 +49,14 @@ class Maintainer:
         while True:
             await self._flag.wait(backoff.next())
             await async_sleep(max(0.0, self._called_at + SHORTEST_PAUSE_SECONDS - now()))
-            if await self.run_once():
+            done = await self.run_once()
+            while any(each.is_unfinished for each in done):
+                done = await self.run_once()
+            if done:
                 backoff.reset()
 
-    async def run_once(self) -> bool:
-        """One call; whether there was anything to do."""
+    async def run_once(self) -> list[MaintenanceResult]:
+        """One call; what there was to do."""
         self._flag.clear()
         self._claimed, self._called_at = 0, now()
         try:
@@ -61,5 +65,5 @@ class Maintainer:
             done = await self._client._attempt(calls.maintain())
         except (PenstockError, psycopg.Error) as exc:
             logger.debug("maintain() failed: %s", exc)
-            return False
-        return bool(done.result)
+            return []
+        return done.result
