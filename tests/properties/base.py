@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ..isolation.invariants import broken
 from .compare import check_beside, check_messages, check_seats, check_statistics, take_places
 from .engine import Engine, Snapshot
+from .explaining import check_explanations
 from .messages import Draft, Message, Outside, Settings
 from .model import Model
 from .order import check_ranks, take_ranks
@@ -72,6 +73,7 @@ class Base(RuleBasedStateMachine):
         self.seen: dict[tuple[str, int], list[str]] = {}
         self.may_be_raised: set[str] = set()
         self.left_behind: set[int] = set()
+        self.compared = 0
         engine.set_time(START)
         engine.reset()
         engine.connection.execute("select penstock.create_topic('t')")
@@ -122,6 +124,8 @@ class Base(RuleBasedStateMachine):
         check_ranks(snapshot)
         self.left_behind = check_beside(self.model, snapshot)
         check_statistics(self.model, snapshot)
+        self.compared += 1
+        check_explanations(self.model, self.engine, self.compared)
         assert broken(self.engine.connection) == []
         self.model.last_id = snapshot.last_id
         # No two calls happen at the same time.

@@ -65,6 +65,23 @@ def test_failed_messages_take_at_most_every_second_delivery(
 
 
 @pytest.mark.parametrize("batch_size", [1, 10])
+@pytest.mark.parametrize("delay", [0, 5], ids=["at once", "delayed"])
+def test_gaps_among_the_fresh_messages_do_not_let_retries_in(
+    engine: Engine, clock: Clock, delay: int, batch_size: int
+) -> None:
+    """Most of what was sent is cancelled: the messages that are left stand far apart."""
+    engine.queue("q", max_delivery_attempts=0)
+    ids = engine.send_many("q", list(range(FAILED + 10 * FRESH)))
+    taken = engine.take_many("q", FAILED)
+    for n, message_id in enumerate(ids[FAILED:]):
+        if n % 10:
+            assert engine.value("cancel_message", "q", message_id)
+    fail(engine, clock, taken, delay)
+    delivered = deliver(engine, FAILED + FRESH, batch_size)
+    check_shares(delivered, set(ids[:FAILED]))
+
+
+@pytest.mark.parametrize("batch_size", [1, 10])
 @pytest.mark.parametrize("delay", [0, 2], ids=["at once", "delayed"])
 def test_messages_that_fail_over_and_over_leave_half_of_the_deliveries(
     engine: Engine, clock: Clock, delay: int, batch_size: int

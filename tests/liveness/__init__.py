@@ -1,0 +1,1 @@
+"""A checker of liveness: every deliverable message is started soon, whatever else waits."""
