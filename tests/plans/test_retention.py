@@ -17,7 +17,8 @@ DONE = """
 insert into penstock.done
     (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, payload)
 select
-    q.id, %(base)s::int8 + n, 2, 1, clock_timestamp() - case when n <= 200 then interval '2 hours' else '0' end,
+    q.id, %(base)s::int8 + n, 2, 1,
+    clock_timestamp() - case when n <= 200 then interval '2 hours' else '0' end,
     clock_timestamp(), clock_timestamp() - case when n <= 200 then interval '2 hours' else '{age}' end,
     '', 'me', '1'
 from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'kept'

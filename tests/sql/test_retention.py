@@ -146,7 +146,9 @@ def test_altered_retention_holds_for_what_is_kept_already(engine: Engine, clock:
 MANY = """
 insert into penstock.done
     (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token)
-select q.id, n, 2, 1, penstock.clock() - {completed}, penstock.clock(), penstock.clock() - ({n} - n) * interval '1 s', '', 'x'
+select
+    q.id, n, 2, 1, penstock.clock() - {completed}, penstock.clock(),
+    penstock.clock() - ({n} - n) * interval '1 s', '', 'x'
 from penstock.queues q, generate_series(1, {n}) n
 returning id
 """
