@@ -11,6 +11,19 @@ LARGE = Jsonb("x" * 5_000)
 SMALL = Jsonb(1)
 
 LATE = "10 minutes"
+# The time to live of two of five messages is over then.
+TTLS = [None, None, 300, None, 300]
+OVER = [
+    "ready c",
+    "active e",
+    "scheduled c",
+    "expired c",
+    "expired e",
+    "active c",
+    "ready e",
+    "scheduled e",
+    "dead c",
+]
 
 TOPIC = "orders"
 EXCLUSIVE = "exclusive"
@@ -79,13 +92,15 @@ def put_in_stock(session: Session, caps: dict[str, int] | None = None) -> Stock:
     for _ in range(2):
         settle(session, "nack_message", dead[2:])
         take(session, dead[2:])
-    active = publish(session, 5, dedup_keys=[f"active {key}" for key in keys])
+    active = publish(session, 5, dedup_keys=[f"active {key}" for key in keys], ttls=TTLS)
     take(session, active)
-    expired = publish(session, 5, dedup_keys=[f"expired {key}" for key in keys])
+    expired = publish(session, 5, dedup_keys=[f"expired {key}" for key in keys], ttls=TTLS)
     take(session, expired, vt_seconds=0)
     (due,) = session.run("select penstock.clock() + interval '1 minute'")[0]
-    scheduled = publish(session, 5, dedup_keys=[f"scheduled {key}" for key in keys], deliver_after=due)
-    ready = publish(session, 5, dedup_keys=[f"ready {key}" for key in keys])
+    scheduled = publish(
+        session, 5, dedup_keys=[f"scheduled {key}" for key in keys], deliver_after=due, ttls=TTLS
+    )
+    ready = publish(session, 5, dedup_keys=[f"ready {key}" for key in keys], ttls=TTLS)
     session.run(SHAPE)
     put_tasks_in_stock(session)
     return Stock(ready, scheduled, active, expired, dead, done, settings)
@@ -138,6 +153,14 @@ def all_calls(stock: Stock) -> list[Call]:
         Call("publish", "publish_messages", (TOPIC, "{1,2,3}")),
         Call("publish, of a tenant", "publish_messages", (TOPIC, "{1,2,3}"), (*keys, ("tenant", "acme"))),
         Call("publish, keyed", "publish_messages", (TOPIC, "{1,2,3}"), keys),
+        Call("send, late", "send_messages", (queue, "{1,2,3,4,5,6,7,8,9}"), (("dedup_keys", OVER),), LATE),
+        Call(
+            "publish, late",
+            "publish_messages",
+            (TOPIC, "{1,2,3,4,5,6,7,8,9}"),
+            (("dedup_keys", OVER[::-1]),),
+            LATE,
+        ),
         Call("publish, large", "publish_message", (TOPIC, LARGE)),
         Call("publish, delayed", "publish_message", (TOPIC, "1", "2100-01-01")),
         Call("consume", "consume_messages_batch", (queue,)),

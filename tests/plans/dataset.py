@@ -131,7 +131,7 @@ class Dataset:
         for statement in QUEUES.strip().split(";"):
             connection.execute(statement)
         connection.execute("select * from penstock.maintain()").fetchall()
-        self._execute(LATE, 20, 0)
+        self.execute(LATE, 20, 0)
         self.raise_floors()
 
     def _take_ids(self, n: int) -> int:
@@ -142,7 +142,8 @@ class Dataset:
         assert row is not None
         return int(row[0]) - n
 
-    def _execute(self, statements: str, ids: int, rows: int) -> None:
+    def execute(self, statements: str, ids: int, rows: int) -> None:
+        """Runs statements, with so many ids drawn for them."""
         base = self._take_ids(ids)
         with self._connection.transaction():
             for statement in statements.split(";"):
@@ -151,10 +152,10 @@ class Dataset:
     def fill(self, rows: int) -> None:
         """So many ready, a tenth of that (but 40) in each other state."""
         few = max(rows // 10, 40)
-        self._execute(READY, rows, rows)
+        self.execute(READY, rows, rows)
         for statement in (ACTIVE, SCHEDULED, DEAD, DONE):
-            self._execute(statement, few, few)
-        self._execute(CAPPED, few + 20, few)
+            self.execute(statement, few, few)
+        self.execute(CAPPED, few + 20, few)
 
     def empty(self) -> None:
         """All gone, as rows that vacuum has not removed, and the floors raised past them."""

@@ -95,8 +95,14 @@ class Model:
             (n for n, d in enumerate(drafts) if d.key is not None), key=lambda n: (drafts[n].key, n)
         ):
             key = drafts[n].key or ""
-            holder = next((q.keys[key] for q in queues if key in q.keys), None)
+            holding = [
+                q for q in queues if key in q.keys and (snapshot or not q.is_over(q.keys[key], self.now))
+            ]
+            holder = holding[0].keys[key] if holding else None
             if holder is None:
+                for queue in queues:
+                    if key in queue.keys:
+                        queue.end(queue.keys[key], self.now)
                 for queue in queues:
                     queue.keys[key] = ids[n]
             else:
@@ -290,7 +296,11 @@ class Model:
     ) -> int:
         """Dead letters come back behind what their tenant has waiting; their time to live starts again."""
         for message in sorted((m for m in messages if m.key is not None), key=lambda m: (m.key, m.id)):
-            if message.key is not None and queue.keys.setdefault(message.key, message.id) != message.id:
+            assert message.key is not None
+            holder = queue.keys.get(message.key)
+            if holder is not None and not snapshot and queue.is_over(holder, self.now):
+                queue.end(holder, self.now)
+            if queue.keys.setdefault(message.key, message.id) != message.id:
                 message.key = None
         for message in messages:
             if more is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
@@ -58,3 +60,16 @@ class Publishing(Base):
         with self.engine.isolation(level):
             actual = self.engine.put_mixed(*target_, mixed)
         assert actual == self.model.publish(self._queues_of(*target_), mixed, snapshot=level is not None)
+
+    @rule(target_=targets, first=drafts, mixed=st.lists(drafts, max_size=3), level=snapshots)
+    def put_when_the_holder_of_the_key_is_over(
+        self, target_: tuple[str, str], first: Draft, mixed: list[Draft], level: str | None
+    ) -> None:
+        """At once when its time to live and its lease have ended, before a sweep comes by."""
+        self.put_one(target_, replace(first, key="k", ttl=25), None)
+        self.same()
+        holders = [q.messages[q.keys["k"]] for q in self._queues_of(*target_) if "k" in q.keys]
+        ends = [end for m in holders for end in (m.expires_at, m.vt if m.state == "active" else None) if end]
+        for end in ends:
+            self.pass_time(max(0.0, (end - self.model.now).total_seconds()) + 0.001)
+        self.put_mixed(target_, [Draft(0, key="k"), *mixed, Draft(0, key="k")], level)

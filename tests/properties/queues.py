@@ -258,6 +258,26 @@ class Queue:
             else:
                 self.enter([message], kind)
 
+    def is_over(self, message_id: int, at: datetime) -> bool:
+        """Whether a message would become a dead letter if a sweep came by."""
+        message = self.messages.get(message_id)
+        if message is None or message.state == "dead":
+            return False  # It comes in just now.
+        if message.state != "active":
+            return message.over(at)
+        most = message.limit or self.settings.max_delivery_attempts or None
+        last = message.over(at) or (most is not None and message.attempts >= most)
+        return last and message.vt is not None and message.vt < at
+
+    def end(self, message_id: int, at: datetime) -> None:
+        """What a publisher does with a message that is over and holds the key that it wants."""
+        message = self.messages[message_id]
+        if message.state == "active":
+            self.give_back(message, at, None, LEASE_RAN_OUT)
+        else:
+            self.bury(message, at, "expired")
+        self.hand_on(at)
+
     def put_off(self, message: Message, at: datetime, delay: int) -> None:
         message.state, message.due_at = "scheduled", at + timedelta(seconds=delay)
         self.leave(message)

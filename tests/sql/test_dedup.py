@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -219,3 +220,189 @@ def test_a_rolled_back_ack_keeps_the_key(engine: Engine, keyed: int, sql: psycop
     with sql.transaction(force_rollback=True):
         engine.ack(message)
     assert engine.send("q", dedup_key="k") == keyed
+
+
+# A message that is over, and no sweep has seen it.
+
+
+def hold_back(engine: Engine) -> None:
+    """The next message of tenant t waits: another one of it is active."""
+    engine.send("q", "other", tenant="t")
+    engine.maintain_all()
+    engine.take("q", vt_seconds=100000)
+
+
+def queue_for(engine: Engine, state: str) -> None:
+    """The queue q, with a cap for each tenant where the state needs one."""
+    cap = 1 if state in ("waiting", "ready, seated") else None
+    engine.queue("q", max_delivery_attempts=2, tenant_max_active=cap)
+
+
+def over(engine: Engine, clock: Clock, state: str) -> tuple[int, str]:
+    """A message of queue q with the key k that is over, in a state, and the reason with which it ends."""
+    if state == "waiting":
+        hold_back(engine)
+    ttl = None if "last attempt" in state else 5
+    due = clock.now() + timedelta(hours=1) if state == "scheduled" else None
+    first = engine.send("q", "x" * 5000, dedup_key="k", ttl_seconds=ttl, deliver_after=due, tenant="t")
+    if state == "ready, seated":
+        engine.maintain_all()
+    elif state == "scheduled for a retry":
+        engine.nack(engine.take("q"), delay_seconds=60)
+    elif state == "ready for a retry":
+        engine.nack(engine.take("q"))
+    elif state == "active":
+        engine.take("q", vt_seconds=2)
+    elif state == "active, last attempt":
+        engine.nack(engine.take("q"))
+        engine.take("q", vt_seconds=2)
+    assert state.startswith(engine.state("q", first) or "gone")
+    clock.advance(10)
+    return first, "expired" if ttl else "no_attempts_left"
+
+
+OVER = [
+    "ready",
+    "ready, seated",
+    "ready for a retry",
+    "waiting",
+    "scheduled",
+    "scheduled for a retry",
+    "active",
+    "active, last attempt",
+]
+
+
+@pytest.mark.parametrize("state", OVER)
+def test_a_message_that_is_over_refuses_none(engine: Engine, clock: Clock, state: str) -> None:
+    queue_for(engine, state)
+    first, reason = over(engine, clock, state)
+    second = engine.send("q", "second", dedup_key="k")
+    assert second != first
+    ended = engine.message("q", first)
+    assert (ended.state, ended.reason, ended.payload) == ("dead", reason, "x" * 5000)
+    assert ended.last_error == ("the lease ran out" if state.startswith("active") else None)
+    assert engine.query("select id from penstock.dedup") == [(second,)]
+    assert engine.send("q", dedup_key="k") == second
+    assert engine.take("q").message_id == second
+
+
+@pytest.mark.parametrize("state", OVER)
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+def test_under_an_old_snapshot_it_refuses_until_it_was_swept(
+    engine: Engine, clock: Clock, sql: psycopg.Connection[Any], state: str, isolation: str
+) -> None:
+    queue_for(engine, state)
+    first, _ = over(engine, clock, state)
+    with sql.transaction():
+        sql.execute(f"set transaction isolation level {isolation}".encode())
+        assert engine.send("q", dedup_key="k") == first
+    engine.maintain_all()
+    assert engine.send("q", dedup_key="k") != first
+
+
+@pytest.mark.parametrize("state", OVER)
+@pytest.mark.parametrize("function", ["requeue_dlq_messages", "add_retries"])
+def test_a_dead_letter_that_comes_back_takes_the_key_of_one_that_is_over(
+    engine: Engine, clock: Clock, state: str, function: str
+) -> None:
+    queue_for(engine, state)
+    dead = engine.send("q", "dead", dedup_key="k", ttl_seconds=1000)
+    for _ in range(2):
+        engine.nack(engine.take("q"))
+    first, _ = over(engine, clock, state)
+    assert engine.value(function, "q", [dead] if function == "requeue_dlq_messages" else 1) == 1
+    assert engine.message("q", dead).dedup_key == "k"
+    assert engine.state("q", first) == "dead"
+    assert engine.query("select id from penstock.dedup") == [(dead,)]
+    assert engine.send("q", dedup_key="k") == dead
+    # Its own time to live counts from now on.
+    clock.advance(1001)
+    assert engine.send("q", dedup_key="k") != dead
+
+
+@pytest.mark.parametrize("state", ["active", "retried"])
+def test_a_lease_that_is_over_with_attempts_left_still_refuses(
+    engine: Engine, clock: Clock, state: str
+) -> None:
+    engine.queue("q", max_delivery_attempts=0 if state == "active" else 3)
+    first = engine.send("q", dedup_key="k")
+    if state == "retried":
+        engine.nack(engine.take("q"))
+    engine.take("q", vt_seconds=2)
+    clock.advance(10)
+    with engine.unchanged():
+        assert engine.send("q", dedup_key="k") == first
+    assert engine.take("q").message_id == first
+
+
+def test_a_lease_that_runs_refuses_though_the_time_to_live_is_over(engine: Engine, clock: Clock) -> None:
+    engine.queue("q", max_delivery_attempts=1)
+    first = engine.send("q", dedup_key="k", ttl_seconds=5)
+    message = engine.take("q", vt_seconds=60)
+    clock.advance(10)
+    with engine.unchanged():
+        assert engine.send("q", dedup_key="k") == first
+    assert engine.ack(message)
+
+
+def test_the_time_to_live_of_the_queue_counts(engine: Engine, clock: Clock) -> None:
+    engine.queue("q", message_ttl_seconds=5)
+    first = engine.send("q", dedup_key="k")
+    longer = engine.send("q", dedup_key="longer", ttl_seconds=60)
+    each = engine.send_many("q", [1, 2], dedup_keys=["x", "y"], ttls=[None, 60])
+    clock.advance(10)
+    assert engine.send("q", dedup_key="k") != first
+    assert engine.send("q", dedup_key="longer") == longer
+    again = engine.send_many("q", [1, 2], dedup_keys=["x", "y"])
+    assert again[0] != each[0]
+    assert again[1] == each[1]
+
+
+def test_a_batch_takes_the_keys_of_all_that_are_over(engine: Engine, clock: Clock) -> None:
+    engine.queue("q")
+    keys = [f"k{n}" for n in range(50)]
+    first = engine.send_many("q", [1] * 50, dedup_keys=keys, ttls=[5 if n % 2 else 60 for n in range(50)])
+    clock.advance(10)
+    second = engine.send_many("q", [1] * 100, dedup_keys=[*keys, *keys])
+    assert second[:50] == second[50:]
+    assert [a == b for a, b in zip(first, second, strict=False)] == [n % 2 == 0 for n in range(50)]
+    assert len(engine.states("q")) == 75
+
+
+def test_in_a_topic_one_that_is_not_over_refuses_in_all_queues(engine: Engine, clock: Clock) -> None:
+    engine.topic("t", "a", "b", "c")
+    short = engine.send("a", dedup_key="k", ttl_seconds=5)
+    held = engine.send("b", dedup_key="k")
+    clock.advance(10)
+    with engine.unchanged():
+        assert engine.publish("t", dedup_key="k") == held
+    engine.value("cancel_message", "b", held)
+    second = engine.publish("t", dedup_key="k")
+    assert second not in (short, held)
+    assert [engine.state(queue, second) for queue in "abc"] == ["ready"] * 3
+    assert engine.state("a", short) == "dead"
+
+
+def test_in_a_topic_each_queue_has_a_time_to_live(engine: Engine, clock: Clock) -> None:
+    engine.topic("t", "a", "b")
+    engine.value("alter_queue", "a", message_ttl_seconds=5)
+    first = engine.publish("t", dedup_key="k")
+    clock.advance(10)
+    assert engine.publish("t", dedup_key="k") == first
+    engine.value("alter_queue", "b", message_ttl_seconds=5)
+    assert engine.publish("t", dedup_key="k") == first
+    engine.ack(engine.take("b"))
+    second = engine.publish("t", dedup_key="k")
+    assert second != first
+    assert engine.states("a") == {first: "dead", second: "ready"}
+
+
+def test_ending_a_message_hands_on_its_seat(engine: Engine, clock: Clock) -> None:
+    """What it held goes to the next message of its tenant."""
+    queue_for(engine, "ready, seated")
+    over(engine, clock, "ready, seated")
+    waiting = engine.send("q", "waits", tenant="t")
+    assert engine.state("q", waiting) == "waiting"
+    engine.send("q", dedup_key="k", tenant="other")
+    assert engine.state("q", waiting) == "ready"

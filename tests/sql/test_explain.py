@@ -166,3 +166,102 @@ def test_no_longer_kept(engine: Engine) -> None:
     message_id = engine.send("q")
     engine.ack(engine.take("q"))
     assert "unknown" in engine.explain("q", message_id)
+
+
+# What it says comes true: each state, with and without a time to live, with attempts left and without.
+
+
+def bring(engine: Engine, state: str, ttl: int | None, last_attempt: bool) -> int:
+    """A message of queue q in a state, for 60 s if it is scheduled or active, on its last attempt or not."""
+    attempts = 1 if last_attempt else 3
+    cap = 1 if state == "waiting" else None
+    engine.queue("q", max_delivery_attempts=attempts, tenant_max_active=cap, visibility_timeout_seconds=60)
+    if state == "waiting":
+        engine.send("q", tenant="t")
+        engine.take("q", vt_seconds=100000)
+    due = engine.now() + timedelta(seconds=60) if state == "delayed" else None
+    message_id = engine.send("q", tenant="t", ttl_seconds=ttl, deliver_after=due)
+    if state in ("active", "retried"):
+        message = engine.take("q")
+        if state == "retried":
+            engine.nack(message, delay_seconds=60, error="boom")
+    expected = {"delayed": "scheduled", "retried": "scheduled"}.get(state, state)
+    assert engine.state("q", message_id) == expected
+    return message_id
+
+
+@pytest.mark.parametrize(
+    ("now", "paused"), [(now, paused) for now in (0, 40, 70) for paused in (False, True)]
+)
+@pytest.mark.parametrize("ttl", [None, 30, 65, 1000])
+@pytest.mark.parametrize(
+    ("state", "last_attempt"),
+    # One that failed in its last attempt is a dead letter, and not retried.
+    [
+        (state, last)
+        for state in ("ready", "waiting", "delayed", "retried", "active")
+        for last in (False, True)
+        if state != "retried" or not last
+    ],
+)
+def test_what_it_says_comes_true(  # noqa: PLR0917 - each is a dimension
+    engine18: Engine, clock18: Clock, state: str, ttl: int | None, last_attempt: bool, now: int, paused: bool
+) -> None:
+    engine, clock = engine18, clock18
+    message_id = bring(engine, state, ttl, last_attempt)
+    if paused:
+        engine.value("pause_queue", "q")
+    clock.advance(now)
+    text = engine.explain("q", message_id)
+    if "moves it to the dead letters" in text:
+        by_consume = "the next consume or maintain()" in text
+        assert by_consume is not (
+            paused or state == "waiting" or (state != "active" and now < 60 and state != "ready")
+        )
+        if by_consume:
+            assert engine.nothing_to_take("q")
+        else:
+            engine.maintain_all()
+        dead = engine.message("q", message_id)
+        assert dead.state == "dead"
+        assert ("time to live" in text) or dead.reason == "no_attempts_left"
+        return
+    before = engine.state("q", message_id)
+    engine.maintain_all()
+    assert engine.state("q", message_id) != "dead"
+    if "then it becomes a dead letter" in text:
+        # Its time to live ends before it is due.
+        clock.advance(65)
+        assert engine.message("q", message_id).expires_at < engine.now()
+        engine.maintain_all()
+        assert engine.state("q", message_id) == "dead"
+    elif "if this attempt fails it becomes a dead letter" in text:
+        assert before == "active"
+        ((token,),) = engine.query("select token from penstock.active where id = %s", message_id)
+        assert engine.value("nack_message", "q", message_id, token)
+        assert engine.state("q", message_id) == "dead"
+    elif "to be retried" in text or "makes it ready" in text:
+        assert engine.state("q", message_id) == "ready"
+    elif before == "active":
+        ((token,),) = engine.query("select token from penstock.active where id = %s", message_id)
+        assert engine.value("nack_message", "q", message_id, token)
+        assert engine.state("q", message_id) == "ready"
+
+
+def test_attempts_that_were_added_count(engine: Engine, clock: Clock) -> None:
+    """The limit of the message, not that of the queue."""
+    engine.queue("q", max_delivery_attempts=1)
+    message_id = engine.send("q")
+    engine.nack(engine.take("q"))
+    engine.value("add_retries", "q", 2)
+    engine.take("q", vt_seconds=5)
+    clock.advance(10)
+    assert "to be retried" in engine.explain("q", message_id)
+    engine.take("q", vt_seconds=5)
+    clock.advance(10)
+    assert (
+        "(attempt 3, the last one): the next consume or maintain() moves it to the dead letters"
+        in engine.explain("q", message_id)
+    )
+    engine.maintain_all()
+    assert engine.message("q", message_id).reason == "no_attempts_left"

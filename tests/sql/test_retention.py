@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ..conftest import Connect
 from .conftest import Clock
 from .engine import Engine
 
@@ -139,6 +140,82 @@ def test_altered_retention_holds_for_what_is_kept_already(engine: Engine, clock:
     engine.maintain()
     assert engine.state("q", message_id) is None
     assert engine.state("q", kept_nothing) is None
+
+
+# Rows of queue q, past the API: one published each second, the last one now.
+MANY = """
+insert into penstock.done
+    (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token)
+select
+    q.id, n, 2, 1, penstock.clock() - {completed}, penstock.clock(),
+    penstock.clock() - ({n} - n) * interval '1 s', '', 'x'
+from penstock.queues q, generate_series(1, {n}) n
+returning id
+"""
+
+
+def old_and_young(engine: Engine, seconds: int) -> tuple[int, int]:
+    """How many completed messages are older than that, and how many are not."""
+    ((old, young),) = engine.query(
+        """select count(*) filter (where is_old), count(*) filter (where not is_old) from (
+        select completed_at < penstock.clock() - make_interval(secs => %s) as is_old from penstock.done) d""",
+        seconds,
+    )
+    return old, young
+
+
+@pytest.mark.parametrize(
+    "completed",
+    [
+        # Each at any time after it was published.
+        "random() * ({n} - n) * interval '1 s'",
+        # The first ones took longest: they were completed last.
+        "case when n < 5000 then 1 else least({n} - n, 15000) end * interval '1 s'",
+        # The later a message was published, the earlier it was completed, as far as that can be.
+        "least({n} - n, n) * interval '1 s'",
+    ],
+    ids=["any", "the first last", "reversed"],
+)
+def test_retention_holds_whatever_the_order_of_completion(engine: Engine, completed: str) -> None:
+    n = 20000
+    engine.queue("q", retain_completed_seconds=3600)
+    engine.query(MANY.format(completed=completed.format(n=n), n=n))
+    old, young = old_and_young(engine, 3600)
+    assert old > 2000
+    assert young > 2000
+    assert engine.maintain_all()["completed removed"] >= old
+    # The clock goes on meanwhile.
+    assert old_and_young(engine, 3600)[0] <= 20
+    assert old_and_young(engine, 3600)[1] >= young - 100
+
+
+def test_what_lies_behind_many_young_ones_has_its_turn(engine: Engine) -> None:
+    """A queue with a long backlog: published hours ago, completed just now. One walk does not get there."""
+    engine.queue("q", retain_completed_seconds=3600)
+    old = "case when n %% 100 = 0 and n between 20000 and 32000 then 7200 else 1 end * interval '1 s'"
+    engine.query(MANY.format(completed=old, n=40000))
+    assert old_and_young(engine, 3600) == (121, 39879)
+    before = engine.now() - timedelta(hours=1)
+    ((queue,),) = engine.query("select id from penstock.queues")
+    for _ in range(300):
+        if old_and_young(engine, 3600)[0] == 0:
+            break
+        assert engine.value("_forget_done", queue, before, 4) <= 20
+    assert old_and_young(engine, 3600) == (0, 39879)
+
+
+def test_what_another_session_has_locked_is_left_for_later(
+    engine: Engine, clock: Clock, connect: Connect
+) -> None:
+    engine.queue("q", retain_completed_seconds=3600)
+    ids = [complete(engine) for _ in range(3)]
+    clock.advance(4000)
+    other = connect()
+    with other.transaction():
+        other.execute("select from penstock.done where id = %s for update", [ids[1]])
+        assert engine.maintain_all()["completed removed"] == 2
+    clock.advance(61)
+    assert engine.maintain_all()["completed removed"] == 1
 
 
 def test_each_queue_keeps_its_own(engine: Engine, clock: Clock) -> None:

@@ -162,6 +162,40 @@ def test_while_it_is_paused_its_times_go_by(queue: Engine) -> None:
     assert len(advance(queue, THIRD, THIRD + timedelta(1), THIRD)) == 1
 
 
+def test_times_of_a_pause_are_not_sent_after_it(queue: Engine, clock: Clock) -> None:
+    """Where no caller advanced it meanwhile, whatever ticks the next one computes."""
+    now = clock.now()
+    put(queue, now, missed="all")
+    queue.value("pause_schedule", "nightly")
+    clock.advance(7200)
+    queue.value("resume_schedule", "nightly")
+    next_at = the_one(queue).next_at
+    assert abs(next_at - clock.now()) < timedelta(minutes=1)
+    later = next_at + timedelta(hours=1)
+    ticks = [now + timedelta(hours=n) for n in range(3)]
+    assert advance(queue, next_at, later, *ticks, next_at, later) != []
+    assert [datetime.fromisoformat(m.headers["tick"]) for m in queue.take_many("q", 10)] == [later]
+
+
+def test_one_that_goes_on_at_a_time_of_the_past_sends_from_there(queue: Engine, clock: Clock) -> None:
+    put(queue, clock.now())
+    queue.value("pause_schedule", "nightly")
+    clock.advance(7200)
+    queue.value("resume_schedule", "nightly")
+    queue.value("pause_schedule", "nightly")
+    past = clock.now() - timedelta(hours=1)
+    queue.value("resume_schedule", "nightly", past)
+    assert len(advance(queue, past, FIRST, past, clock.now())) == 2
+
+
+def test_to_resume_one_that_is_not_paused_changes_nothing(queue: Engine, clock: Clock) -> None:
+    past = clock.now() - timedelta(hours=3)
+    put(queue, past)
+    queue.value("resume_schedule", "nightly")
+    assert the_one(queue).next_at == past
+    assert len(advance(queue, past, FIRST, past)) == 1
+
+
 def test_it_may_go_on_at_another_time(queue: Engine) -> None:
     put(queue)
     queue.value("pause_schedule", "nightly")

@@ -13,7 +13,7 @@ import penstock
 from penstock import App, InvalidArgument
 
 from .kinds import Point
-from .working import working
+from .working import LATER, working
 
 QUEUE = "test_unique"
 
@@ -159,6 +159,30 @@ async def test_free_again_when_the_first_has_ended(app: App, ending: str) -> Non
             await asyncio.sleep(0.01)
         assert (await once.enqueue_async(1)).id != first.id
     await app.aclose()
+
+
+def test_one_that_is_over_refuses_none_though_no_worker_runs(
+    app: App, sql18: psycopg.Connection[Any]
+) -> None:
+    task = app.task(queue=QUEUE, unique=True)(report)
+    first = task.options(ttl=3600).enqueue(DAY)
+    assert task.enqueue(DAY).id == first.id
+    sql18.execute(LATER)
+    second = task.enqueue(DAY)
+    assert second.id != first.id
+    ended = first.details()
+    assert ended is not None
+    assert (ended.state, ended.reason) == ("dead", "expired")
+    assert task.enqueue(DAY).id == second.id
+
+
+def test_one_whose_worker_died_is_retried_and_so_refuses(app: App, sql18: psycopg.Connection[Any]) -> None:
+    """A worker counts attempts, the queue does not: the next worker decides whether one is left."""
+    task = app.task(queue=QUEUE, unique=True, max_attempts=1)(report)
+    first = task.enqueue(DAY)
+    assert len(app.client.consume_batch(QUEUE, visibility_timeout=5)) == 1
+    sql18.execute(LATER)
+    assert task.enqueue(DAY).id == first.id
 
 
 async def test_many_at_once_find_one(app: App) -> None:

@@ -154,6 +154,30 @@ async def test_a_tick_is_a_message_of_the_task(client: AsyncClient, table: Table
     assert pause == module.LOOK_SECONDS
 
 
+@pytest.mark.parametrize("missed", ["skip", "one", "all"])
+@pytest.mark.parametrize("worker", ["works", "is away"])
+async def test_times_of_a_pause_are_not_made_up_for(
+    client: AsyncClient, table: Table, clock: Clock, missed: Missed, worker: str
+) -> None:
+    one = periodic(times=Every(3600), missed=missed)
+    await one_pass(client, one)
+    clock.advance(3600)
+    await one_pass(client, one)
+    sent = table.ticks()
+    assert len(sent) == 1
+    await client.pause_schedule("sweep")
+    for _ in range(3):
+        clock.advance(3600)
+        if worker == "works":
+            await one_pass(client, one)
+    await client.resume_schedule("sweep")
+    await one_pass(client, one)
+    assert table.ticks() == []
+    clock.advance(3600)
+    await one_pass(client, one)
+    assert table.ticks() == [sent[0] + timedelta(hours=4)]
+
+
 @pytest.mark.parametrize(("missed", "count"), [("skip", 0), ("one", 1), ("all", 5)])
 async def test_what_was_missed(
     client: AsyncClient, table: Table, clock: Clock, missed: Missed, count: int

@@ -175,7 +175,10 @@ class AsyncTasks(AsyncCarrier):
         await self._run(calls.pause_schedule(name))
 
     async def resume_schedule(self, name: str, next_at: datetime | None = None) -> None:
-        """Let a paused schedule go on; next_at: when it is due next, instead of what it has."""
+        """Let a paused schedule go on, at its first time from now on: times that went by are not made up for.
+
+        next_at: when it is due next, instead of that.
+        """
         await self._run(calls.resume_schedule(name, next_at))
 
     async def run_schedule(self, name: str) -> int:

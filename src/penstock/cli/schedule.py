@@ -86,15 +86,9 @@ def pause(session: Session, name: str) -> None:
 @with_session
 def resume(session: Session, name: str) -> None:
     """Let a paused periodic task go on, at its next time from now."""
-    from penstock.tasks.periodic import times_of
-
     with session.connect() as queue:
-        found, now, later = _find(queue, name), queue.clock(), None
-        times = times_of(found.definition)
-        # Times that went by in the pause with no worker there are not to be made up for.
-        if found.paused_at and found.next_at <= now and times is not None:
-            later = times.next_after(now)
-        queue.resume_schedule(name, later)
+        _find(queue, name)
+        queue.resume_schedule(name)
     session.output.done(f"{name}: goes on", name=name, paused=False)
 
 

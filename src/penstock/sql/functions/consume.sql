@@ -146,6 +146,7 @@ $$;
 comment on function penstock.consume_message(text, text, int) is
     'Claims the next message; no row where there is none. See consume_messages_batch().';
 
+-- The coalesce, here and below, keeps the planner from the index by expiry.
 create or replace function penstock._expire_ready(queue_id int, rows tid[], at timestamptz) returns bigint
 language plpgsql
 as $$
@@ -158,7 +159,7 @@ declare
 begin
     with gone as (
         delete from penstock.ready r
-        where r.queue_id + 0 = queue_id and r.ctid = any(rows) and r.expires_at <= at returning r.*
+        where r.queue_id + 0 = queue_id and r.ctid = any(rows) and coalesce(r.expires_at, 'infinity') <= at returning r.*
     ), buried as (
         insert into penstock.dead
             (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
@@ -191,7 +192,7 @@ declare
 begin
     with gone as (
         delete from penstock.scheduled s
-        where s.queue_id = queue_id and s.id = any(ids) and s.expires_at <= at returning s.*
+        where s.queue_id = queue_id and s.id = any(ids) and coalesce(s.expires_at, 'infinity') <= at returning s.*
     ), buried as (
         insert into penstock.dead
             (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,

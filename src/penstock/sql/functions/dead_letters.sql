@@ -91,6 +91,44 @@ $$;
 comment on function penstock.list_dlq_messages(text, int, text, boolean) is
     'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors; by queue and id, or those that died last first. For the next page pass the cursor of the last row as after. In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
 
+-- With the queue's lock held. In two steps, for the reason that dedup.sql gives.
+create or replace function penstock._take_dedup_keys_again(queue_id int, ids bigint[], at timestamptz) returns void
+language plpgsql
+set enable_hashjoin = on
+as $$
+#variable_conflict use_variable
+declare
+    over_ids bigint[];
+    over_expiries timestamptz[];
+    ended bigint[];
+begin
+    insert into penstock.dedup (queue_id, key, id, expires_at)
+    select queue_id, d.dedup_key, d.id, at + coalesce(d.lifetime, d.expires_at - d.published_at) from penstock.dead d
+    where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
+    on conflict do nothing;
+    select array_agg(k.id), array_agg(k.expires_at) into over_ids, over_expiries
+    from penstock.dead d
+    cross join lateral (
+        select k.id, k.expires_at from penstock.dedup k where k.queue_id = queue_id and k.key = d.dedup_key and k.id <> d.id limit 1
+    ) k
+    where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null
+        and penstock._is_over(queue_id, k.id, k.expires_at, at);
+    if over_ids is null then
+        return;
+    end if;
+    ended := penstock._end_over(queue_id, over_ids, over_expiries, at);
+    insert into penstock.dedup (queue_id, key, id, expires_at)
+    select queue_id, d.dedup_key, d.id, at + coalesce(d.lifetime, d.expires_at - d.published_at)
+    from penstock.dead d
+    where d.queue_id = queue_id and d.id = any(ids)
+        and d.dedup_key in (select x.dedup_key from penstock.dead x where x.queue_id = queue_id and x.id = any(ended))
+    order by d.dedup_key, d.id
+    on conflict do nothing;
+end
+$$;
+comment on function penstock._take_dedup_keys_again(int, bigint[], timestamptz) is
+    'Takes the dedup keys of dead letters that are brought back, as far as no other unfinished message holds them.';
+
 -- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting. Hundreds of thousands may
 -- come at once: to find each in a list, one by one, would take longer and longer.
 create or replace function penstock._revive(queue_id int, ids bigint[], more_attempts int) returns bigint
@@ -100,10 +138,10 @@ as $$
 #variable_conflict use_variable
 declare
     at timestamptz := penstock.clock();
-    floor_ranks bigint[] := penstock._floor(queue_id);
-    next_ranks bigint[] := penstock._next_ranks(queue_id, floor_ranks);
-    last_ranks bigint[] := penstock._last_ranks(queue_id, floor_ranks);
-    last_id bigint := penstock._last_id();
+    floor_ranks bigint[];
+    next_ranks bigint[];
+    last_ranks bigint[];
+    last_id bigint;
     plain_tops bigint[];
     cap int;
     tenants text[];
@@ -119,15 +157,17 @@ begin
     from penstock.queues q where q.id = queue_id;
     select array_agg(d.id), array_agg(d.tenant), array_agg(d.priority) into ids, tenants, priorities
     from (select d.id, d.tenant, d.priority from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) order by d.id) d;
+    -- Before the ranks are looked up: a message that this ends may make room for another one.
+    perform penstock._take_dedup_keys_again(queue_id, ids, at);
+    floor_ranks := penstock._floor(queue_id);
+    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+    last_ranks := penstock._last_ranks(queue_id, floor_ranks);
+    last_id := penstock._last_id();
     if floor_ranks is null and plain_tops is not null then
         seated := array_fill(false, array[cardinality(ids)]);
     elsif cap is not null then
         seated := penstock._seat(queue_id, cap, tenants);
     end if;
-    insert into penstock.dedup (queue_id, key, id)
-    select queue_id, d.dedup_key, d.id from penstock.dead d
-    where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
-    on conflict do nothing;
     with gone as (
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
     ), judged as materialized (

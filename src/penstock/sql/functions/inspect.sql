@@ -254,6 +254,7 @@ language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
+    at timestamptz := penstock.clock();
     limit_of_count constant int := 10000;
     pooled boolean := cardinality(q.quotas) = 1;
     kind int := case when cardinality(q.quotas) = 1 then 0 else priority end;
@@ -308,7 +309,7 @@ begin
         from (
             select from penstock.ready r
             where r.queue_id = q.id and r.priority = p and r.rank >= ranks[p + 1]
-                and (p < priority or (r.rank, r.id) < (own_rank, message_id))
+                and (p < priority or (r.rank, r.id) < (own_rank, message_id)) and (r.expires_at is null or r.expires_at > at)
             order by r.rank, r.id limit limit_of_count
         ) before;
         if not pooled and p < priority then
@@ -332,6 +333,7 @@ language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
+    at timestamptz := penstock.clock();
     limit_of_count constant int := 10000;
     who text := case when tenant = '' then 'what belongs to no tenant' else format('tenant "%s"', tenant) end;
     from_rank bigint;
@@ -352,7 +354,7 @@ begin
         cross join lateral (
             select from penstock.waiting w
             where w.queue_id = q.id and w.tenant = tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
-                and (line < own.line or w.rank < own.rank)
+                and (line < own.line or w.rank < own.rank) and (w.expires_at is null or w.expires_at > at)
             order by w.rank limit limit_of_count
         ) x
         limit limit_of_count
@@ -377,6 +379,65 @@ $$;
 comment on function penstock._explain_waiting(penstock.queues, bigint, text) is
     'Why a message waits for a place of its tenant, and its place in that line.';
 
+create or replace function penstock._explain_expired(expires_at timestamptz, sweeper text) returns text
+language sql stable
+as $$ select format('its time to live was over at %s: %s moves it to the dead letters, it will not run', date_trunc('second', expires_at), sweeper) $$;
+comment on function penstock._explain_expired(timestamptz, text) is 'What becomes of a message whose time to live is over.';
+
+create or replace function penstock._explain_scheduled(q penstock.queues, m penstock.message_details, at timestamptz, sweeper text) returns text
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    parked_as text := (select s.parked_as from penstock.scheduled s where s.queue_id = q.id and s.id = m.message_id);
+begin
+    return case
+        when m.expires_at <= at then penstock._explain_expired(m.expires_at, case when m.due_at <= at then sweeper else 'maintain()' end)
+        when m.due_at <= at then format('due since %s: %s makes it ready', date_trunc('second', m.due_at), sweeper)
+            || case when q.tenant_max_active is null then '' else ', or has it wait for a place of its tenant' end
+        else case
+            when parked_as is not null then format(
+                'parked: the worker that claimed it %s; a worker that can run it takes it out, else it is ready again at %s',
+                case when parked_as = '(none)' then 'found no task header' else format('does not know task "%s", or had no free slot for it', parked_as) end,
+                date_trunc('second', m.due_at))
+            when m.delivery_attempts > 0
+                then format('waits for attempt %s until %s, after: %s', m.delivery_attempts + 1, date_trunc('second', m.due_at), coalesce(m.last_error, 'no error given'))
+            else format('delayed until %s', date_trunc('second', m.due_at))
+        end || case
+            when m.expires_at <= m.due_at
+                then format('; but its time to live is over at %s: then it becomes a dead letter, it will not run', date_trunc('second', m.expires_at))
+            else ''
+        end
+    end;
+end
+$$;
+comment on function penstock._explain_scheduled(penstock.queues, penstock.message_details, timestamptz, text) is
+    'Until when a message is delayed or parked, and whether its time to live is over before.';
+
+-- The rule of _give_back(). A worker may say of a task that an attempt is the last one: that is not known here.
+create or replace function penstock._explain_active(q penstock.queues, m penstock.message_details, at timestamptz, sweeper text) returns text
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    most int := coalesce(
+        (select a.attempts_limit from penstock.active a where a.queue_id = q.id and a.id = m.message_id), nullif(q.max_delivery_attempts, 0)
+    );
+    reason text := penstock._reason_to_end(m.delivery_attempts, most, m.expires_at, at);
+    attempt text := format('attempt %s%s', m.delivery_attempts, case when m.delivery_attempts >= most then ', the last one' else '' end);
+    is_over text := case when m.expires_at <= at then format('; its time to live was over at %s', date_trunc('second', m.expires_at)) else '' end;
+begin
+    if m.vt < at then
+        return format('the lease of consumer %s ran out at %s (%s)%s: %s ', m.consumer, date_trunc('second', m.vt), attempt, is_over, sweeper)
+            || case when reason is null then 'takes it back, to be retried' else 'moves it to the dead letters, it will not run again' end;
+    end if;
+    return format('leased by consumer %s until %s (%s)%s', m.consumer, date_trunc('second', m.vt), attempt, is_over)
+        || case when reason is null then '' else case when is_over = '' then '; ' else ': ' end || 'if this attempt fails it becomes a dead letter' end;
+end
+$$;
+comment on function penstock._explain_active(penstock.queues, penstock.message_details, timestamptz, text) is
+    'Until when a message is leased, and what becomes of it if that attempt fails or has failed.';
+
 create or replace function penstock.explain_delivery(queue_name text, message_id bigint) returns text
 language plpgsql volatile security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -389,30 +450,28 @@ declare
     m penstock.message_details := penstock._message(queue, message_id, false);
     q penstock.queues;
     pause_note text := '';
-    parked_as text;
+    -- A paused queue delivers nothing, and so its consumers sweep nothing.
+    sweeper text := 'the next consume or maintain()';
+    since timestamptz;
+    next_look timestamptz;
 begin
     m.last_error := penstock._readable_errors(m.errors) -> -1 ->> 'error';
     select x.* into q from penstock.queues x where x.id = queue;
     if q.paused_at is not null then
         pause_note := format('; the queue is paused since %s', date_trunc('second', q.paused_at));
+        sweeper := 'maintain()';
+    end if;
+    -- What was committed after its time had passed is found by the next look at everything.
+    select penstock._sweep_from(at, f.swept_to, f.sweep_all_after), f.sweep_all_after into since, next_look
+    from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
+    if least(m.due_at, m.vt, m.expires_at) <= since then
+        sweeper := format('a %s after %s', replace(sweeper, 'the next ', ''), date_trunc('milliseconds', next_look));
     end if;
     case m.state
     when 'scheduled' then
-        select s.parked_as into parked_as from penstock.scheduled s where s.queue_id = queue and s.id = message_id;
-        return case
-            when parked_as is not null and m.due_at > at then format(
-                'parked: the worker that claimed it does not know %s, or had no free slot for it; the next worker that can run it takes it, else it is ready again at %s',
-                case when parked_as = '(none)' then 'what to do with a message without a task header' else format('task "%s"', parked_as) end,
-                date_trunc('second', m.due_at))
-            when m.due_at <= at then format('due since %s: the next consume or maintain() makes it ready', date_trunc('second', m.due_at))
-            when m.delivery_attempts > 0 then format('waits for attempt %s until %s, after: %s', m.delivery_attempts + 1, date_trunc('second', m.due_at), coalesce(m.last_error, 'no error given'))
-            else format('delayed until %s', date_trunc('second', m.due_at))
-        end || pause_note;
+        return penstock._explain_scheduled(q, m, at, sweeper) || pause_note;
     when 'active' then
-        return case
-            when m.vt <= at then format('the lease of consumer %s ran out at %s: the next consume or maintain() takes it back (attempt %s)', m.consumer, date_trunc('second', m.vt), m.delivery_attempts)
-            else format('leased by consumer %s until %s (attempt %s)', m.consumer, date_trunc('second', m.vt), m.delivery_attempts)
-        end;
+        return penstock._explain_active(q, m, at, sweeper);
     when 'dead' then
         return format('dead since %s because %s, after %s attempts; last error: %s', date_trunc('second', m.moved_at),
             case m.reason when 'failed' then 'it was rejected' when 'no_attempts_left' then 'no attempts were left' else 'its time to live was over' end,
@@ -421,12 +480,12 @@ begin
         return format('done at %s, attempt %s', date_trunc('second', m.completed_at), m.delivery_attempts);
     when 'waiting' then
         if m.expires_at <= at then
-            return format('its time to live was over at %s: maintain() moves it to the dead letters', date_trunc('second', m.expires_at));
+            return penstock._explain_expired(m.expires_at, 'maintain()');
         end if;
         return penstock._explain_waiting(q, message_id, coalesce(m.tenant, '')) || pause_note;
     when 'ready' then
         if m.expires_at <= at then
-            return format('its time to live was over at %s: the next consume or maintain() moves it to the dead letters', date_trunc('second', m.expires_at));
+            return penstock._explain_expired(m.expires_at, sweeper);
         end if;
         return case
             when q.paused_at is not null then format('the queue is paused since %s; ', date_trunc('second', q.paused_at))

@@ -88,28 +88,71 @@ end
 $$;
 comment on function penstock._drop_days(timestamptz) is 'Drops the days of done that no queue keeps any more.';
 
--- For queues that keep their history for less than the longest, and for what lies in the default partition. By id:
--- the oldest are first there, and the loop ends where they are young.
+-- By id, from one on. A message that was completed before a time was published before it, and ids are drawn as messages are published: so
+-- the walk is finished where a batch of messages was published later. Young ones are read, and not locked.
+create or replace function penstock._forget_done_from(
+    queue_id int, before timestamptz, after_id bigint, batches int, out removed bigint, out is_finished boolean
+)
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    old_ids bigint[];
+    ids bigint[];
+    n int;
+    oldest timestamptz;
+begin
+    removed := 0;
+    for batch in 1..batches loop
+        select array_agg(k.id) filter (where k.completed_at < before), max(k.id), count(*), min(k.published_at) into old_ids, after_id, n, oldest
+        from (
+            select d.id, d.completed_at, d.published_at from penstock.done d where d.queue_id = queue_id and d.id > after_id
+            order by d.id limit 1000
+        ) k;
+        if old_ids is not null then
+            ids := array(
+                select d.id from penstock.done d where d.queue_id = queue_id and d.id = any(old_ids) and d.completed_at < before for update skip locked
+            );
+            delete from penstock.done d where d.queue_id = queue_id and d.id = any(ids) and d.completed_at < before;
+            removed := removed + cardinality(ids);
+        end if;
+        is_finished := n < 1000 or oldest >= before;
+        exit when is_finished;
+    end loop;
+end
+$$;
+comment on function penstock._forget_done_from(int, timestamptz, bigint, int) is
+    'Removes completed messages of one queue that are kept for long enough, from an id on, and says whether it came to the end of them.';
+
+-- For queues that keep their history for less than the longest, and for what lies in the default partition. The oldest ids first. Where
+-- many of those were completed lately the walk may end before it comes to what is old: so it goes on from somewhere else, each time
+-- from another place.
 create or replace function penstock._forget_done(queue_id int, before timestamptz, batches int) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    removed bigint := 0;
-    ids bigint[];
+    removed bigint;
+    is_finished boolean;
+    first_id bigint;
+    last_id bigint;
+    middle bigint;
+    published timestamptz;
 begin
-    for batch in 1..batches loop
-        select array_agg(k.id) filter (where k.completed_at < before) into ids
-        from (
-            select d.id, d.completed_at from penstock.done d where d.queue_id = queue_id
-            order by d.id limit 1000 for update skip locked
-        ) k;
-        exit when ids is null;
-        delete from penstock.done d where d.queue_id = queue_id and d.id = any(ids) and d.completed_at < before;
-        removed := removed + cardinality(ids);
-        exit when cardinality(ids) < 500;
+    select f.removed, f.is_finished into removed, is_finished from penstock._forget_done_from(queue_id, before, 0, (batches + 1) / 2) f;
+    if is_finished or batches < 2 then
+        return removed;
+    end if;
+    select d.id into first_id from penstock.done d where d.queue_id = queue_id order by d.id limit 1;
+    select d.id into last_id from penstock.done d where d.queue_id = queue_id order by d.id desc limit 1;
+    -- A place among messages that were published before that time.
+    for attempt in 1..20 loop
+        middle := first_id - 1 + (random() * (last_id - first_id))::bigint;
+        select d.published_at into published from penstock.done d where d.queue_id = queue_id and d.id > middle order by d.id limit 1;
+        exit when published < before;
+        last_id := middle;
     end loop;
-    return removed;
+    return removed + (select f.removed from penstock._forget_done_from(queue_id, before, middle, batches / 2) f);
 end
 $$;
 comment on function penstock._forget_done(int, timestamptz, int) is 'Removes completed messages of one queue that are kept for long enough.';

@@ -230,7 +230,7 @@ begin
 end
 $$;
 comment on function penstock.publish_message(text, jsonb, timestamptz, int, text, jsonb, int, bytea, text) is
-    'Publishes a message to a topic: each of its queues gets it. Returns its id. deliver_after: not before that time. priority: 0, most urgent, to 3. tenant: whose it is; tenants share a queue fairly. ttl_seconds: to the dead letters if not done by then. body: raw bytes instead of a payload. dedup_key: while a message with that key is unfinished in any of the queues, nothing is published and its id comes back.';
+    'Publishes a message to a topic: each of its queues gets it. Returns its id. deliver_after: not before that time. priority: 0, most urgent, to 3. tenant: whose it is; tenants share a queue fairly. ttl_seconds: to the dead letters if not done by then. body: raw bytes instead of a payload. dedup_key: while a message with that key is unfinished in any of the queues, nothing is published and its id comes back. A message whose time to live or last lease is over is not unfinished: it becomes a dead letter.';
 
 create or replace function penstock.send_message(
     queue_name text,

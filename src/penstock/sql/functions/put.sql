@@ -184,35 +184,6 @@ $$;
 comment on function penstock._put_aside(int, timestamptz, int, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
     'Puts those messages into waiting that may not be ready yet, and says which.';
 
--- Keys are taken in the order (key, queue), the same for everyone, so that two batches cannot wait for each other.
--- A key that is held in any of the queues refuses the message in all of them.
-create or replace function penstock._take_dedup_key(queue_ids int[], dedup_key text, message_id bigint) returns bigint
-language plpgsql
-as $$
-declare
-    taken int;
-    holder bigint;
-begin
-    for i in 1..cardinality(queue_ids) loop
-        loop
-            insert into penstock.dedup (queue_id, key, id) values (queue_ids[i], dedup_key, message_id)
-            on conflict (queue_id, key) do nothing returning queue_id into taken;
-            exit when found;
-            select d.id into holder from penstock.dedup d where d.queue_id = queue_ids[i] and d.key = dedup_key;
-            if found then
-                delete from penstock.dedup d
-                where d.queue_id = any(queue_ids[1:i - 1]) and d.key = dedup_key and d.id = message_id;
-                return holder;
-            end if;
-            -- Its holder finished between the two statements: try again.
-        end loop;
-    end loop;
-    return message_id;
-end
-$$;
-comment on function penstock._take_dedup_key(int[], text, bigint) is
-    'Takes a dedup key for a message in all its queues, or returns the id of the unfinished message that holds it.';
-
 create or replace function penstock._check_lists(
     n int, payloads jsonb[], bodies bytea[], deliver_afters timestamptz[], priorities int[], tenants text[], headers_list jsonb[],
     ttls int[], dedup_keys text[]
@@ -287,8 +258,7 @@ declare
     notify boolean;
     default_ttl int;
     payload_limit int;
-    keyed record;
-    holder bigint;
+    default_ttls int[];
 begin
     if n is null then
         perform penstock._invalid('no payloads given: null', 'An empty array publishes nothing.');
@@ -331,25 +301,21 @@ begin
         perform pg_advisory_xact_lock_shared(1346719315, queue_id);
     end loop;
     -- Those that were deleted before their lock was ours are not there any more. A topic goes on with the others.
-    queue_ids := array(select q.id from penstock.queues q where q.id = any(queue_ids) order by q.id);
+    select coalesce(array_agg(q.id), '{}'), array_agg(q.message_ttl_seconds) into queue_ids, default_ttls
+    from (select q.id, q.message_ttl_seconds from penstock.queues q where q.id = any(queue_ids) order by q.id) q;
     if queue_name is not null and cardinality(queue_ids) = 0 then
         perform penstock._unknown_queue(queue_name);
     end if;
     select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
     fresh := ids;
-    if not alike then
-        for keyed in
-            select k.n, coalesce(k.key, dedup_key) as key
-            from unnest(ids, dedup_keys) with ordinality k(id, key, n)
-            where coalesce(k.key, dedup_key) is not null
-            order by coalesce(k.key, dedup_key) collate "C", k.n
-        loop
-            holder := penstock._take_dedup_key(queue_ids, keyed.key, ids[keyed.n]);
-            if holder <> ids[keyed.n] then
-                ids[keyed.n] := holder;
-                fresh[keyed.n] := null;
-            end if;
-        end loop;
+    if not alike and (dedup_key is not null or dedup_keys is not null) then
+        ids := penstock._take_dedup_keys(
+            queue_ids, default_ttls, array(select coalesce(k, dedup_key) from unnest(ids, dedup_keys) with ordinality x(id, k, n) order by x.n),
+            ids, array(select coalesce(t, ttl_seconds) from unnest(ids, ttls) with ordinality x(id, t, n) order by x.n), at
+        );
+        fresh := array(
+            select case when x.id = x.holder then x.id end from unnest(fresh, ids) with ordinality x(id, holder, n) order by x.n
+        );
     end if;
     if largest > inline_limit then
         with sized as materialized (
@@ -375,8 +341,8 @@ begin
     end if;
 
     foreach queue_id in array queue_ids loop
-        select q.name, q.notify, q.message_ttl_seconds, q.max_payload_bytes into name, notify, default_ttl, payload_limit
-        from penstock.queues q where q.id = queue_id;
+        default_ttl := default_ttls[array_position(queue_ids, queue_id)];
+        select q.name, q.notify, q.max_payload_bytes into name, notify, payload_limit from penstock.queues q where q.id = queue_id;
         if largest is null and payload_limit < inline_limit then
             select max(coalesce(pg_column_size(m.payload), octet_length(m.body))) into largest
             from unnest(payloads, bodies) m(payload, body);

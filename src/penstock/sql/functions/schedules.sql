@@ -135,6 +135,8 @@ begin
     perform penstock._require(due.queue_name, 'publish');
     if due.paused_at is not null then
         ticks := '{}';
+    elsif due.resumed_at is not null then
+        ticks := array(select t.tick from unnest(ticks) with ordinality t(tick, n) where t.tick > due.resumed_at order by t.n);
     end if;
     update penstock.schedules s
     set next_at = next_at, last_tick = coalesce((select max(t.tick) from unnest(ticks) t(tick)), s.last_tick)
@@ -145,7 +147,7 @@ begin
 end
 $$;
 comment on function penstock.advance_schedule(text, timestamptz, timestamptz, timestamptz[]) is
-    'Moves a schedule from the time at which it was expected to the next, and sends a message for each of the ticks, with a header "tick" that has its time. Returns the ids of the messages; none where it was not due at the expected time any more, since somebody else was first, and none while it is paused, but then it is moved. All in one transaction.';
+    'Moves a schedule from the time at which it was expected to the next, and sends a message for each of the ticks, with a header "tick" that has its time. Returns the ids of the messages; none where it was not due at the expected time any more, since somebody else was first, and none while it is paused, but then it is moved. Ticks of the time before it was resumed are not sent. All in one transaction.';
 
 -- As text in UTC, whatever the time zone of the session.
 create or replace function penstock._send_tick(due penstock.schedules, tick timestamptz) returns bigint
@@ -193,11 +195,16 @@ begin
         perform penstock._check_time('next_at', next_at);
     end if;
     perform penstock._schedule(name);
-    update penstock.schedules s set paused_at = null, next_at = coalesce(next_at, s.next_at) where s.name = name;
+    -- The caller that advances the schedule computes its next time. Until then the schedule is due now, and now is none of its times.
+    update penstock.schedules s
+    set paused_at = null,
+        next_at = coalesce(next_at, case when s.paused_at is not null then greatest(s.next_at, penstock.clock()) end, s.next_at),
+        resumed_at = case when next_at is not null then null when s.paused_at is not null then penstock.clock() else s.resumed_at end
+    where s.name = name;
 end
 $$;
 comment on function penstock.resume_schedule(text, timestamptz) is
-    'Lets a paused schedule go on. next_at: when it is due next, instead of what it has.';
+    'Lets a paused schedule go on, at its first time from now on: nothing is sent for times that went by, whatever "missed" says. next_at: when it is due next, instead of that.';
 
 create or replace function penstock.delete_schedule(name text) returns boolean
 language plpgsql security definer

@@ -124,7 +124,8 @@ create table penstock.ready (
 create index ready_order on penstock.ready (queue_id, priority, rank, id);
 create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where fair;
 create index ready_again on penstock.ready (priority, tenant, queue_id, rank) where again;
-create index ready_expiry on penstock.ready (expires_at) where expires_at is not null;
+-- With the id, so that one message that is over is found by its key (dedup.sql).
+create index ready_expiry on penstock.ready (queue_id, expires_at, id) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
 comment on column penstock.ready.lifetime is
     'The time to live of a message that was requeued; of others it is expires_at less published_at.';
@@ -165,7 +166,7 @@ create index scheduled_due on penstock.scheduled (sweep_queue_id, priority, due_
 create index scheduled_parked on penstock.scheduled (queue_id, parked_as, parked_alone, priority, parked_rank) where parked_as is not null;
 create index scheduled_parked_tenant on penstock.scheduled (tenant, queue_id, parked_as, parked_alone, priority, parked_rank)
     where parked_as is not null;
-create index scheduled_expiry on penstock.scheduled (expires_at) where expires_at is not null;
+create index scheduled_expiry on penstock.scheduled (queue_id, expires_at) where expires_at is not null;
 comment on table penstock.scheduled is 'Messages that are due later: published with a delay, waiting for their next attempt, or parked.';
 comment on column penstock.scheduled.parked_as is
     'The task of a parked message: the worker that claimed it could not run it. A worker that can takes it out; else it is ready again at due_at.';
@@ -228,7 +229,7 @@ create table penstock.waiting (
 );
 create index waiting_order on penstock.waiting (queue_id, tenant, priority, fresh, rank);
 create index waiting_floor on penstock.waiting (sweep_queue_id, rank);
-create index waiting_expiry on penstock.waiting (expires_at) where expires_at is not null;
+create index waiting_expiry on penstock.waiting (queue_id, expires_at) where expires_at is not null;
 comment on table penstock.waiting is 'Messages whose tenant has as many ready and active as it may; and those of tenants that were published under a snapshot too old to rank them.';
 
 -- A place is a row as long as it is free. To claim takes rows away, to settle puts them back: so what is free and what is
@@ -344,9 +345,12 @@ create table penstock.dedup (
     queue_id int not null,
     key text collate "C" not null,
     id bigint not null,
+    expires_at timestamptz,
     primary key (queue_id, key)
 );
 comment on table penstock.dedup is 'Keys of unfinished messages: a second one with the key is refused.';
+comment on column penstock.dedup.expires_at is
+    'When the time to live of the message is over: then the key does not refuse another one any more.';
 
 -- When the chores of maintain() that need not run every time were last done.
 create table penstock.upkeep (

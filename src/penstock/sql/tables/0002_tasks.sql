@@ -38,9 +38,12 @@ create table penstock.schedules (
     next_at timestamptz not null,
     last_tick timestamptz,
     paused_at timestamptz,
+    resumed_at timestamptz,
     created_at timestamptz not null
 );
 comment on table penstock.schedules is 'What is sent again and again, and when next. Whoever moves next_at sends.';
+comment on column penstock.schedules.resumed_at is
+    'When it was resumed last, unless with a time to go on at: nothing is sent for times up to then.';
 
 create table penstock.workers (
     token text collate "C" primary key,
