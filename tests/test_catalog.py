@@ -588,12 +588,15 @@ def test_no_triggers_and_no_foreign_keys_on_messages(sql: Sql) -> None:
 
 @pytest.mark.parametrize("table", HOT)
 def test_no_two_indexes_of_a_hot_table_begin_with_the_same_column(sql: Sql, table: str) -> None:
-    """With two to choose from, statistics choose, and those are wrong half of the time."""
+    """With two to choose from, statistics choose, and those are wrong half of the time.
+
+    A partial index is no choice for a look-up that does not imply its condition.
+    """
     first_columns = column(
         sql,
         """select a.attname
         from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0]
-        where i.indrelid = format('penstock.%%I', %s::text)::regclass""",
+        where i.indrelid = format('penstock.%%I', %s::text)::regclass and i.indpred is null""",
         [table],
     )
     assert first_columns

@@ -206,6 +206,8 @@ def check_consumed(queue: Queue, claimed: list[Message], rows: list[Row]) -> Non
             "priority": m.priority,
             "tenant": m.tenant,
             "attempts_limit": m.limit,
+            "lost_deliveries": m.lost_deliveries,
+            "queue_capped": queue.quotas is not None,
         }
         for m in claimed
     ]

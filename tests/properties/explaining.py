@@ -71,8 +71,8 @@ def _expected(queue: Queue, message: Message, now: datetime) -> list[str]:
             return [f"delayed until {_stamp(message.due_at)}", *paused]
         case "active":
             consumer = "" if message.token is None else fingerprint(message.token)
-            attempt = f"(attempt {message.attempts})"
-            if message.vt is not None and message.vt <= now:
+            attempt = f"(attempt {message.attempts}"
+            if message.vt is not None and message.vt < now:
                 return [f"the lease of consumer {consumer}", f"ran out at {_stamp(message.vt)}", attempt]
             return [f"leased by consumer {consumer}", f"until {_stamp(message.vt)}", attempt]
         case "dead":

@@ -8,6 +8,9 @@ from datetime import datetime, timedelta
 PRIORITIES = range(4)
 
 
+LEASE_RAN_OUT = "the lease ran out"
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of a queue that change what happens to a message."""
@@ -79,6 +82,12 @@ class Message:
     def over(self, at: datetime) -> bool:
         return self.expires_at is not None and self.expires_at <= at
 
+    @property
+    def lost_deliveries(self) -> int:
+        """Deliveries in a row, up to the last one, that ended because the lease ran out."""
+        endings = [error for _, _, error in reversed(self.errors)]
+        return next((n for n, error in enumerate(endings) if error != LEASE_RAN_OUT), len(endings))
+
     def fail(self, at: datetime, error: str | None) -> None:
         if error is not None:
             self.errors = [*self.errors, (self.attempts, at, error)][-10:]
@@ -91,9 +100,9 @@ class Message:
 class Entry:
     """A message that came into ready in this step, and how.
 
-    new: behind what its tenant has waiting; back: in front. Under a snapshot that cannot see the floor the
-    rank is a fresh id, for what is new (fresh) and for what comes back, which then may be anywhere; in a
-    queue with tenants such a message waits aside instead.
+    new: behind what its tenant has waiting; back: in front; beside: one beside each that waits. Under a
+    snapshot that cannot see the floor the rank is a fresh id, for what is new (fresh) and for what comes
+    back, which then may be anywhere; in a queue with tenants such a message waits aside instead.
     """
 
     message: Message

@@ -243,7 +243,7 @@ class Model:
     ) -> bool:
         message = queue.held(message_id, token)
         if message is not None:
-            kind = "anywhere" if snapshot else "back"
+            kind = "anywhere" if snapshot else "beside"
             queue.give_back(message, self.now, delay, error, kind, most=most)
             queue.hand_on(self.now, snapshot=snapshot)
         return message is not None

@@ -1,7 +1,8 @@
 """The promises about order: who waits behind whom, whatever the ranks are.
 
-Within a tenant the oldest is first. In a queue without tenants a message that comes back is put in front. In
-one with tenants a new message goes next to the first in line, or behind what its tenant has waiting; what
+Within a tenant the oldest is first. In a queue without tenants a message that is released, or lost for the
+first time, is put in front; one that failed goes beside a message that waits, one beside each. In one with
+tenants a new message goes next to the first in line, or behind what its tenant has waiting; what
 comes back goes behind the first in line, in front of what its tenant has waiting, one at each rank besides
 the tenant's own: so nobody has to wait for more than that, however much others have.
 Where a transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing that
@@ -80,6 +81,27 @@ def _check_back(model: Model, queue: Queue, message: Message, before: list[Messa
     )
 
 
+def _check_beside(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
+    """At most as many that failed as others, in front of each other: so they take every second delivery."""
+    if queue.fair or message.tenant is not None:
+        _check_back(model, queue, message, before)
+        return
+    if not before or _unknown(queue, message):
+        return
+    rank, head = place(message)[0], place(min(before, key=place))[0]
+    assert rank >= head, f"{message} came back to queue {queue.name} in front of the first in line"
+    line = [m for m in _line(queue, message.priority) if m is not message]
+    failed = [place(m)[0] for m in line if m.entered_as == "beside"]
+    others = [place(m)[0] for m in line if m.entered_as != "beside"]
+    if not failed:
+        assert rank == head, f"{message} came back to queue {queue.name}, alone, and not beside the first"
+    elif any(other >= rank for other in others):
+        ahead = sum(failing <= rank for failing in failed)
+        assert ahead < sum(other <= rank for other in others), (
+            f"{message} came back to queue {queue.name}: {ahead} that failed are before it, too few others"
+        )
+
+
 def _check_new(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
     own = [m for m in before if m.tenant == message.tenant]
     for other in own:
@@ -100,6 +122,7 @@ CHECKS: dict[str, Callable[[Model, Queue, Message, list[Message]], None]] = {
     "anywhere": _check_fresh,
     "fresh": _check_fresh,
     "back": _check_back,
+    "beside": _check_beside,
     "new": _check_new,
 }
 

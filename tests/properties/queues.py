@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from .caps import Places, quotas
-from .messages import PRIORITIES, Entry, Message, Settings
+from .messages import LEASE_RAN_OUT, PRIORITIES, Entry, Message, Settings
 
-LEASE_RAN_OUT = "the lease ran out"
 UNDER_SNAPSHOT = ("fresh", "anywhere")
 
 
@@ -229,7 +228,7 @@ class Queue:
                 self._to_ready(message, kind)
                 self.leave(message)
             else:
-                self.wait(message, back=kind == "back")
+                self.wait(message, back=kind in ("back", "beside"))
                 lined_up[message.tenant] = min(message.priority, lined_up.get(message.tenant, 3))
         self.leave_checks(lined_up, unseen=kind in UNDER_SNAPSHOT)
 
@@ -239,7 +238,7 @@ class Queue:
         at: datetime,
         delay: int | None,
         error: str | None,
-        kind: str = "back",
+        kind: str = "beside",
         *,
         most: int | None = None,
     ) -> None:
@@ -295,25 +294,26 @@ class Queue:
             m for m in self.state("active") if m.vt is not None and m.vt < at and m.id not in untouched
         ]
         for message in ran_out:
-            self.give_back(message, at, None, LEASE_RAN_OUT)
+            kind = "beside" if message.lost_deliveries else "back"
+            self.give_back(message, at, None, LEASE_RAN_OUT, kind)
         self.hand_on(at)
         return len(ran_out)
 
     def promote(self, at: datetime, in_line: Collection[int]) -> int:
-        """Messages that are due: as new ones, or in front where they are retried.
+        """Messages that are due: as new ones, or beside others where they are retried.
 
-        Seats are given by due time. Of those due at the same time, and of all where the time to live of one
-        was over, the engine chooses: by in_line, what is ready or active after the step.
+        Seats are given by priority and due time. Of those due at the same time the engine chooses: by
+        in_line, what is ready or active after the step.
         """
         due = [m for m in self.state("scheduled") if m.due_at is not None and m.due_at <= at]
         stale = [m for m in due if m.over(at)]
         self.expire(stale, at)
         alive = sorted((m for m in due if m.state == "scheduled"), key=lambda m: (m.due_at, m.id))
         if self.cap is not None:
-            by_time = sorted(alive, key=lambda m: (at if stale else m.due_at or at, m.id not in in_line))
+            by_time = sorted(alive, key=lambda m: (m.priority, m.due_at or at, m.id not in in_line))
             self.seat(by_time)
         let_in = [m for m in alive if self.cap is None or m.seated]
-        self.enter((m for m in let_in if m.attempts > 0), "back")
+        self.enter((m for m in let_in if m.attempts > 0), "beside")
         self.enter((m for m in let_in if m.attempts == 0), "new")
         for message in alive:
             if message not in let_in:

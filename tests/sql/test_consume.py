@@ -41,6 +41,8 @@ def test_a_claim_returns_the_message_and_its_lease(engine: Engine) -> None:
         "priority": 1,
         "tenant": "acme",
         "attempts_limit": None,
+        "lost_deliveries": 0,
+        "queue_capped": False,
     }
     row = engine.message("q", message_id)
     assert (row.state, row.consumer, row.vt) == ("active", fingerprint("worker 1"), vt)

@@ -275,14 +275,24 @@ def test_what_comes_back_is_delivered_before_what_its_tenant_has_waiting(
     assert {0, 1, 2} <= set(again)
 
 
-@pytest.mark.parametrize("give_back", WAYS_BACK)
-def test_what_comes_back_in_a_queue_without_tenants_is_in_front(
+@pytest.mark.parametrize("give_back", [released, abandoned])
+def test_what_is_released_or_lost_in_a_queue_without_tenants_is_in_front(
     q: Engine, clock18: Clock, give_back: Any
 ) -> None:
     q.send_many("q", list(range(20)))
     first = q.take_many("q", 3)
     give_back(q, first, clock18)
     assert [m.payload for m in q.take_many("q", 5)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("give_back", [back_at_once, retried_later])
+def test_what_failed_in_a_queue_without_tenants_goes_beside_what_waits(
+    q: Engine, clock18: Clock, give_back: Any
+) -> None:
+    q.send_many("q", list(range(20)))
+    first = q.take_many("q", 3)
+    give_back(q, first, clock18)
+    assert [m.payload for m in q.take_many("q", 8)] == [0, 3, 1, 4, 2, 5, 6, 7]
 
 
 def test_others_are_not_put_off_by_one_bad_message_of_each(q: Engine, clock18: Clock) -> None:

@@ -123,6 +123,9 @@ def house(engine: Engine) -> Engine:
     engine.query("select from penstock.consume_messages_batch('shut', 'holder', 3600, 2)")
     engine.query("select from penstock.consume_messages_batch('shut', 'other', 3600, 2)")
     engine.query("select penstock.reject_message('shut', 4, 'other', 'secret')")
+    engine.query("select penstock.send_message('shut', '1', priority => 0)")
+    engine.query("select from penstock.consume_messages_batch('shut', 'parker', 3600, 1)")
+    engine.query("select penstock.park_messages('shut', '{7}', 'parker', '{secret}')")
     engine.query("select penstock.create_group(2, 'shut', '1', '{\"secret\": 1}')")
     engine.query(
         "select penstock.put_schedule('s', 'shut', '1', null, 2, null, null, '1', 'skip', '2030-01-01')"

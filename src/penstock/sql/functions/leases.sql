@@ -71,7 +71,7 @@ begin
         where (queue_names is null or q.name = any(queue_names)) and (q.consumers is null or penstock._may(q.consumers))
         order by q.id
     loop
-        select coalesce(least(f.swept_to, at) - interval '1 second', '-infinity') into since
+        select case when f.swept_to <= at then f.swept_to - interval '1 second' else '-infinity' end into since
         from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
         select array_agg(k.id) into ids
         from (

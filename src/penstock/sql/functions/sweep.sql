@@ -13,12 +13,12 @@ $$;
 comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) is
     'The time from which on leases and due times have to be looked through.';
 
--- Everything, unless the last look at everything took long: then the next one is more than a second away.
+-- Everything, unless the last look at everything took more than a millisecond: then the next one is not due for a while.
 create or replace function penstock._count_from(at timestamptz, swept_to timestamptz, sweep_all_after timestamptz) returns timestamptz
 language sql stable
 as $$
     select case
-        when sweep_all_after > swept_to + interval '1 second' then penstock._sweep_from(at, swept_to, greatest(sweep_all_after, at + interval '1 second'))
+        when sweep_all_after > swept_to + interval '50 ms' then penstock._sweep_from(at, swept_to, greatest(sweep_all_after, at + interval '1 second'))
         else '-infinity'
     end
 $$;
@@ -58,7 +58,7 @@ begin
     if has_aside then
         aside := penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true)
             or exists (select from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1);
-        if not aside and expired is null then
+        if expired is null then
             select true into expired
             from penstock.waiting w
             where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= at
@@ -258,7 +258,10 @@ begin
     if stale then
         perform penstock._expire_scheduled(queue_id, ids, at);
         select array_agg(k.id), array_agg(k.tenant), array_agg(k.priority::int) into ids, tenants, urgency
-        from (select s.id, s.tenant, s.priority from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) order by s.id) k;
+        from (
+            select s.id, s.tenant, s.priority from penstock.scheduled s
+            where s.queue_id = queue_id and s.id = any(ids) order by s.priority, s.parked_rank, s.due_at, s.id
+        ) k;
         if ids is null then
             return moved;
         end if;
