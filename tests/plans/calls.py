@@ -119,7 +119,7 @@ CALLS = [
         "nack",
         "select penstock.nack_message('kept', (%(held)s::bigint[])[1], 'me', null, 'boom')",
         70,
-        ORDER | BY_KEY,
+        ORDER | BY_KEY | {"ready": {"ready_order", "ready_again"}},
     ),
     Call(
         "nack with a delay",

@@ -331,7 +331,7 @@ begin
     found_here.queue_name := queue_name;
     found_here.paused_at := paused_at;
     found_here.is_probed := false;
-    select f.ranks, f.waiting_rank, penstock._count_from(at, f.swept_to, f.sweep_all_after) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f) into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     if ranks is null or clock_timestamp() > until then
         return found_here;

@@ -245,7 +245,7 @@ begin
     newest.waiting_rank := coalesce(aside[1], newest.waiting_rank);
     newest.place_ranks := coalesce(aside[2:6], newest.place_ranks);
     newest.check_rank := coalesce(aside[7], newest.check_rank);
-    perform penstock._append_floor(newest, raised, null, null, newest.passed_over);
+    perform penstock._append_floor(newest, raised, null, null, null, newest.passed_over);
     return true;
 end
 $$;
@@ -331,23 +331,25 @@ comment on function penstock._move_seats_up(int, bigint, bigint) is
     'Gives the oldest free seats new ranks, and forgets tenants that have all their seats free.';
 
 create or replace function penstock._append_floor(
-    newest penstock.floors, ranks bigint[], swept_to timestamptz, sweep_all_after timestamptz, passed_over bigint[]
+    newest penstock.floors, ranks bigint[], swept_to timestamptz, sweep_all_after timestamptz, sweep_all_cheap boolean,
+    passed_over bigint[]
 ) returns void
 language plpgsql
 as $$
 begin
-    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, check_rank, swept_to, sweep_all_after, passed_over)
+    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, check_rank, swept_to, sweep_all_after, sweep_all_cheap, passed_over)
     values (
         newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks, newest.place_ranks, newest.waiting_rank, newest.check_rank,
         coalesce(_append_floor.swept_to, newest.swept_to),
         coalesce(_append_floor.sweep_all_after, newest.sweep_all_after),
+        coalesce(_append_floor.sweep_all_cheap, newest.sweep_all_cheap),
         _append_floor.passed_over
     );
     -- By its exact key: a range would walk over all the ledger rows that vacuum may not remove yet.
     delete from penstock.floors f where f.queue_id = newest.queue_id and f.tick = newest.previous_tick;
 end
 $$;
-comment on function penstock._append_floor(penstock.floors, bigint[], timestamptz, timestamptz, bigint[]) is
+comment on function penstock._append_floor(penstock.floors, bigint[], timestamptz, timestamptz, boolean, bigint[]) is
     'Appends a row to the ledger of floors and removes the one before the last.';
 
 create or replace function penstock.raise_floor(queue_name text) returns boolean

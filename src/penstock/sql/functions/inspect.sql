@@ -462,10 +462,10 @@ begin
         sweeper := 'maintain()';
     end if;
     -- What was committed after its time had passed is found by the next look at everything.
-    select penstock._sweep_from(at, f.swept_to, f.sweep_all_after), f.sweep_all_after into since, next_look
+    select penstock._sweep_from(at, f, interval '0'), f.sweep_all_after into since, next_look
     from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
     if least(m.due_at, m.vt, m.expires_at) <= since then
-        sweeper := format('a %s after %s', replace(sweeper, 'the next ', ''), date_trunc('milliseconds', next_look));
+        sweeper := format('maintain() after %s', date_trunc('milliseconds', next_look));
     end if;
     case m.state
     when 'scheduled' then

@@ -291,6 +291,8 @@ declare
     leases_passed_over bigint[] := '{}';
     due_passed_over bigint[] := '{}';
     passed_over bigint[];
+    is_locked boolean := false;
+    blocks bigint;
 begin
     is_done := true;
     results := '{}';
@@ -298,15 +300,18 @@ begin
     if not found then
         return;
     end if;
-    since := penstock._sweep_from(at, newest.swept_to, newest.sweep_all_after);
+    since := penstock._sweep_from(at, newest, interval '0');
     everything := since = '-infinity';
+    blocks := penstock._blocks_of_sweeps();
     started := clock_timestamp();
-    select * into found_here from penstock._due(queue_id, at, since, has_aside);
+    select * into found_here from penstock._due(queue_id, at, since, has_aside, false);
     spent := clock_timestamp() - started;
+    blocks := penstock._blocks_of_sweeps() - blocks;
     if coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or newest.passed_over is not null then
         if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
             return;
         end if;
+        is_locked := true;
         if found_here.expired then
             expired := penstock._expire(queue_id, at, since, most);
         end if;
@@ -341,11 +346,16 @@ begin
     passed_over := nullif(leases_passed_over || due_passed_over, '{}');
     -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
     if is_done and (taken + promoted + expired > 0 or spent > interval '0.2 ms' or passed_over is distinct from newest.passed_over)
-        and pg_try_advisory_xact_lock_shared(1346719315, queue_id)
+        and (is_locked or pg_try_advisory_xact_lock_shared(1346719315, queue_id))
     then
-        perform penstock._append_floor(
-            newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end, passed_over
-        );
+        -- With the lock held: the floor may have been raised since it was read.
+        select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+        if found then
+            perform penstock._append_floor(
+                newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end,
+                case when everything then blocks <= 30 end, passed_over
+            );
+        end if;
     end if;
 end
 $$;

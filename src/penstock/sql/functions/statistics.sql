@@ -15,7 +15,7 @@ declare
     oldest timestamptz;
     first timestamptz;
 begin
-    select f.ranks, f.waiting_rank, penstock._count_from(at, f.swept_to, f.sweep_all_after) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f) into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     for p in 0..3 loop
         select count(*) into n from penstock.ready r where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1];
@@ -98,7 +98,7 @@ declare
     ready bigint;
     oldest timestamptz;
 begin
-    select f.ranks, f.waiting_rank, penstock._count_from(at, f.swept_to, f.sweep_all_after) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f) into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     select
         array[count(*) filter (where w.priority = 0), count(*) filter (where w.priority = 1), count(*) filter (where w.priority = 2), count(*) filter (where w.priority = 3)] as counts,
@@ -314,7 +314,7 @@ declare
     is_exact boolean;
     plain record;
 begin
-    select f.ranks, f.waiting_rank, penstock._count_from(at, f.swept_to, f.sweep_all_after) into ranks, from_rank, since
+    select f.ranks, f.waiting_rank, penstock._sweep_from(at, f) into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     names := penstock._exact_top(queue_id, ranks, from_rank, since, top, most);
     is_exact := names is not null;

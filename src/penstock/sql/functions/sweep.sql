@@ -1,33 +1,37 @@
 -- Sweep: leases that ran out, messages that are due, times to live that are over.
 
--- A little before where the last sweep looked to; everything where that is due: a transaction may have committed a lease or a due time
--- when it had passed. A clock that was set back is no reason to miss anything.
-create or replace function penstock._sweep_from(at timestamptz, swept_to timestamptz, sweep_all_after timestamptz) returns timestamptz
+-- A little before where the last sweep looked to; everything where that is due, or takes next to nothing: a transaction may have committed
+-- a lease or a due time when it had passed. A clock that was set back is no reason to miss anything. late: how long a look at everything
+-- may be overdue.
+create or replace function penstock._sweep_from(at timestamptz, newest penstock.floors, late interval default interval '90 seconds') returns timestamptz
 language sql stable
 as $$
     select case
-        when swept_to <= at and sweep_all_after > at and sweep_all_after <= at + interval '1 minute' then swept_to - interval '1 second'
+        when newest.swept_to <= at and newest.sweep_all_after > at - late and newest.sweep_all_after <= at + interval '1 minute'
+            and not newest.sweep_all_cheap
+            then newest.swept_to - interval '1 second'
         else '-infinity'
     end
 $$;
-comment on function penstock._sweep_from(timestamptz, timestamptz, timestamptz) is
+comment on function penstock._sweep_from(timestamptz, penstock.floors, interval) is
     'The time from which on leases and due times have to be looked through.';
 
--- Everything, unless the last look at everything took more than a millisecond: then the next one is not due for a while.
-create or replace function penstock._count_from(at timestamptz, swept_to timestamptz, sweep_all_after timestamptz) returns timestamptz
-language sql stable
+-- Blocks that this transaction has asked for so far: what a look costs, whatever else the machine does.
+create or replace function penstock._blocks_of_sweeps() returns bigint
+language sql volatile
 as $$
-    select case
-        when sweep_all_after > swept_to + interval '50 ms' then penstock._sweep_from(at, swept_to, greatest(sweep_all_after, at + interval '1 second'))
-        else '-infinity'
-    end
+    select coalesce(sum(pg_stat_get_xact_blocks_fetched(t.id)), 0)::bigint
+    from (values
+        ('penstock.active'::regclass), ('penstock.active_lease'::regclass), ('penstock.scheduled'::regclass), ('penstock.scheduled_due'::regclass),
+        ('penstock.ready_expiry'::regclass), ('penstock.scheduled_expiry'::regclass), ('penstock.waiting_expiry'::regclass)
+    ) t(id)
 $$;
-comment on function penstock._count_from(timestamptz, timestamptz, timestamptz) is
-    'The time from which on leases and due times are counted.';
+comment on function penstock._blocks_of_sweeps() is 'How many blocks this transaction has read in search of leases, due times and times to live.';
 
 -- Probes without a lock: mostly there is nothing to do.
 create or replace function penstock._due(
-    queue_id int, at timestamptz, since timestamptz, has_aside boolean, out expired boolean, out leases boolean, out due boolean, out aside boolean
+    queue_id int, at timestamptz, since timestamptz, has_aside boolean, is_brief boolean,
+    out expired boolean, out leases boolean, out due boolean, out aside boolean
 )
 language plpgsql
 as $$
@@ -37,7 +41,7 @@ begin
     from penstock.ready r
     where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
     order by r.expires_at limit 1;
-    if expired is null then
+    if expired is null and not is_brief then
         select true into expired
         from penstock.scheduled s
         where s.queue_id = queue_id and s.expires_at > since and s.expires_at <= at
@@ -58,7 +62,7 @@ begin
     if has_aside then
         aside := penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true)
             or exists (select from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1);
-        if expired is null then
+        if expired is null and not is_brief then
             select true into expired
             from penstock.waiting w
             where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= at
@@ -67,8 +71,8 @@ begin
     end if;
 end
 $$;
-comment on function penstock._due(int, timestamptz, timestamptz, boolean) is
-    'What there is to do in a queue now: times to live that are over, leases that ran out, messages that are due, lines and permits to look at.';
+comment on function penstock._due(int, timestamptz, timestamptz, boolean, boolean) is
+    'What there is to do in a queue now: times to live that are over (is_brief: of what is ready), leases that ran out, messages that are due, lines and permits to look at.';
 
 -- What a consume does that found too little. The queue's lock is only tried for, since the caller holds rows: waiting here could wait
 -- for a session that deletes the queue. No more than a little: the caller may keep its transaction open.
@@ -83,9 +87,9 @@ declare
     found_here record;
     came bigint := 0;
 begin
-    select penstock._sweep_from(at, f.swept_to, f.sweep_all_after), f.passed_over into since, passed_over
+    select penstock._sweep_from(at, f), f.passed_over into since, passed_over
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    select * into found_here from penstock._due(queue_id, at, since, has_aside);
+    select * into found_here from penstock._due(queue_id, at, since, has_aside, true);
     if (coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or passed_over is not null) is not true
         or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
     then

@@ -91,11 +91,14 @@ create table penstock.floors (
     swept_to timestamptz,
     passed_over bigint[],
     sweep_all_after timestamptz,
+    sweep_all_cheap boolean,
     primary key (queue_id, tick)
 );
 comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free places, waiting and the checks are empty for good, and the time up to which leases and due times were looked through.';
 comment on column penstock.floors.sweep_all_after is
     'When the next sweep is to look at all leases and due times, not only at those since swept_to: a transaction may have committed one late.';
+comment on column penstock.floors.sweep_all_cheap is
+    'Whether the last look at all of them read few blocks. Then consumers and statistics look at all of them, too.';
 comment on column penstock.floors.passed_over is
     'Messages whose lease had run out, or that were due, while another session had them locked: the next sweep looks at them again.';
 
