@@ -77,9 +77,9 @@ class Client(Api):
     server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer; else, where dsn is not
     given either, PENSTOCK_LISTEN_URL. max_connections: how
     many it opens at most, besides the one that listens. connection_timeout: how long a call waits for one of
-    them. call_timeout: how long the server may be silent while a call waits for it; then the connection is
-    given up. None: for ever. retry_for: how long a call is tried again while there is no connection. codec:
-    for all payloads.
+    them. call_timeout: how long the server may be silent while a call waits for it, or None for ever; then
+    the client gives up that connection. retry_for: how long a call is tried again while there is no
+    connection. codec: for all payloads.
     maintain: whether to do what is due now and then while consuming. install: whether to install or upgrade
     the schema (done on the embedded server only, unless given).
 
