@@ -19,6 +19,7 @@ class ClientOptions(TypedDict, total=False):
     listen_dsn: str | None
     max_connections: int
     connection_timeout: Duration
+    call_timeout: Duration | None
     retry_for: Duration
     codec: Any
     maintain: bool

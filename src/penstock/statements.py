@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -62,6 +62,21 @@ class Call(Generic[T]):
     repeat: Repeat
     # What to call where the server could not send the answer; then this one again.
     remedy: Callable[[], Call[Any]] | None = None
+    # How long the server may be silent over it beyond call_timeout: it waits for locks, or has much to do.
+    may_take: float = 0.0
+    # A later answer is of no use, whatever call_timeout says.
+    within: float = math.inf
+
+    def silence_limit(self, call_timeout: float | None) -> float | None:
+        """For how long the server may be silent; None: for ever."""
+        if call_timeout is None:
+            return None
+        limit = min(call_timeout + self.may_take, self.within)
+        return None if limit == math.inf else limit
+
+    def taking(self, seconds: float) -> Call[T]:
+        """The same call, over which the server may be silent for so much longer."""
+        return replace(self, may_take=seconds)
 
 
 # The type of each parameter; a name means the same wherever it stands.

@@ -21,6 +21,7 @@ __all__ = [
     "interval",
     "moment",
     "seconds",
+    "time_limit",
 ]
 
 URGENT: Final = 0
@@ -45,6 +46,16 @@ def interval(name: str, value: Duration, longest: int = LONGEST) -> float:
     if not 0 <= number <= longest:
         raise InvalidArgument(f"{name} must be 0 to {longest} seconds, not {shown(value)}")
     return float(number)
+
+
+def time_limit(name: str, value: Duration | None) -> float | None:
+    """A duration as seconds, more than zero; None where there is no limit."""
+    if value is None:
+        return None
+    limit = interval(name, value)
+    if limit == 0:
+        raise InvalidArgument(f"{name} must be more than 0 seconds, or None for no limit, not {shown(value)}")
+    return limit
 
 
 def seconds(name: str, value: Duration | None) -> int | None:

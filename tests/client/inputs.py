@@ -237,6 +237,7 @@ CLIENT = {
     "listen_dsn": Kind(None, (Bad(5, None), Bad(b"host=nowhere", None), Bad("no=such=thing", None))),
     "max_connections": Kind(1, each(True, 0, -1, 1.5, "1", math.nan)),
     "connection_timeout": DURATION,
+    "call_timeout": Kind(1, (*DURATION.bad, *each(0))),
     "retry_for": DURATION,
     "maintain": BOOLEAN,
     "install": BOOLEAN,

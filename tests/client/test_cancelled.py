@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock import AsyncClient, Client, ConnectionLost, LeaseLost
+from penstock.statements import Call
 from tests.client.both import async_until, until
 
 LEASE_SECONDS = 4
@@ -161,10 +162,10 @@ def test_a_claim_by_a_known_token_is_not_repeated(database18: str, monkeypatch: 
     real = Own.fetch
     lost: list[str] = []
 
-    def fetch(self: Own, text: str, parameters: Any) -> Any:
-        found = real(self, text, parameters)
-        if "consume_messages_batch" in text and not lost:
-            lost.append(text)
+    def fetch(self: Own, call: Call[Any]) -> Any:
+        found = real(self, call)
+        if call.function == "consume_messages_batch" and not lost:
+            lost.append(call.text)
             self.connection.close()
             raise psycopg.OperationalError("the connection is closed, after the commit")
         return found

@@ -27,7 +27,10 @@ class Cut(Enum):
 
 @dataclass(slots=True)
 class Trap:
-    """Cuts the connection at a statement with a text in it; so many pass before, so many are cut."""
+    """Cuts the connection at a statement with a text in it; so many pass before, so many are cut.
+
+    silent: the connection stays open, and forwards nothing from then on.
+    """
 
     needle: bytes
     cut: Cut
@@ -35,6 +38,7 @@ class Trap:
     times: int
     # Done by the proxy right after the cut.
     then: Callable[[], None] | None
+    silent: bool = False
 
     def catches(self, statement: bytes) -> bool:
         if self.times == 0 or self.needle not in statement:
@@ -68,6 +72,7 @@ class Proxy:
         self._listening: socket.socket | None = None
         self._reserved = reserve()
         self._delay = 0.0
+        self._pause = 0.0
         self._closed = False
         self._left_open: list[socket.socket] = []
         self._keeps_open = False
@@ -104,6 +109,24 @@ class Proxy:
     def thaw(self) -> None:
         """Forward again, also what has piled up."""
         self._flowing.set()
+
+    def silence(self) -> None:
+        """Keep what is connected open, and forward nothing over it any more; new connections work."""
+        with self._lock:
+            links = tuple(self._links)
+        for link in links:
+            link.fall_silent()
+
+    def silence_at(self, text: str, cut: Cut, *, skip: int = 0, times: int = 1) -> Trap:
+        """The connection over which a statement with a text in it comes falls silent there."""
+        trap = Trap(text.encode(), cut, skip, times, None, silent=True)
+        with self._lock:
+            self._traps.append(trap)
+        return trap
+
+    def trickle(self, seconds: float) -> None:
+        """Over connections that are made from now on, 64 KB take so long, in either direction."""
+        self._pause = seconds
 
     def delay(self, seconds: float) -> None:
         """Answers of the server come so much later."""
@@ -163,6 +186,9 @@ class Proxy:
             return
         for one in (client, server):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._pause:
+            # What waits here has left the client, which takes no notice of how slowly it goes on.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)
         link = Link(self, client, server)
         with self._lock:
             self._links.add(link)
@@ -178,6 +204,11 @@ class Proxy:
     def linger(self) -> None:
         """Wait as long as answers are to be late."""
         time.sleep(self._delay)
+
+    def dawdle(self) -> None:
+        """Wait as long as a piece is to take."""
+        if self._pause:
+            time.sleep(self._pause)
 
     def trap_for(self, statement: bytes) -> Trap | None:
         with self._lock:
@@ -203,12 +234,16 @@ class Link:
         self._server = server
         # Set when the answer to a statement is to be swallowed.
         self._swallowing: Trap | None = None
+        # Cleared when nothing is forwarded any more.
+        self._flowing = threading.Event()
+        self._flowing.set()
         # Set when the server has ended the session, and the client does not know yet.
         self._has_ended = False
 
     def cut(self) -> None:
         """End both connections without a word."""
         self._proxy.forget(self)
+        self._flowing.set()
         for one in (self._client, self._server):
             with contextlib.suppress(OSError):
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -216,11 +251,19 @@ class Link:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
+    def fall_silent(self) -> None:
+        """Forward nothing any more, until the end."""
+        self._flowing.clear()
+
+    def _hold(self) -> None:
+        self._proxy.hold()
+        self._flowing.wait()
+
     def upstream(self) -> None:
         """From the client to the server, statement by statement."""
         try:
-            for statement in _statements(self._client):
-                self._proxy.hold()
+            for statement in _statements(self._client, self._proxy.dawdle):
+                self._hold()
                 trap = self._proxy.trap_for(statement)
                 if trap is not None and trap.cut is Cut.BEFORE:
                     self._cut_for(trap)
@@ -238,17 +281,17 @@ class Link:
         """From the server to the client."""
         try:
             for frames in _frames(self._server, has_startup=False):
-                self._proxy.hold()
+                self._hold()
                 self._proxy.linger()
                 trap = self._swallowing
                 if trap is None:
-                    self._client.sendall(b"".join(frames))
+                    self._answer(b"".join(frames))
                 elif any(frame[:1] == READY for frame in frames):
                     self._cut_for(trap)
                     return
         except OSError:
             pass
-        self._proxy.hold()
+        self._hold()
         if self._proxy.keeps_open(self._client):
             self._has_ended = True
             self._proxy.forget(self)
@@ -257,21 +300,29 @@ class Link:
 
     def _end_of_client(self) -> None:
         # What the server still has to say is nobody's business any more.
-        self._proxy.hold()
+        self._hold()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_WR)
+
+    def _answer(self, data: bytes) -> None:
+        for begin in range(0, len(data), CHUNK):
+            self._client.sendall(data[begin : begin + CHUNK])
+            self._proxy.dawdle()
 
     def _cut_for(self, trap: Trap) -> None:
         if trap.then is not None:
             trap.then()
+        if trap.silent:
+            self.fall_silent()
+            self._hold()
         self.cut()
 
 
-def _statements(source: socket.socket) -> Iterator[bytes]:
+def _statements(source: socket.socket, pause: Callable[[], None]) -> Iterator[bytes]:
     """What a client sends, in pieces after each of which the server has something to do."""
     statement = b""
     is_startup = True
-    for frames in _frames(source, has_startup=True):
+    for frames in _frames(source, has_startup=True, pause=pause):
         for frame in frames:
             statement += frame
             # The start of a connection and what belongs to it (passwords and the like) go one by one.
@@ -281,13 +332,16 @@ def _statements(source: socket.socket) -> Iterator[bytes]:
             is_startup = False
 
 
-def _frames(source: socket.socket, *, has_startup: bool) -> Iterator[list[bytes]]:
+def _frames(
+    source: socket.socket, *, has_startup: bool, pause: Callable[[], None] = lambda: None
+) -> Iterator[list[bytes]]:
     """Messages of PostgreSQL's protocol, those that are there: a letter, the length, the rest.
 
-    The first one of a client has no letter.
+    The first one of a client has no letter. pause: called after each piece that was read.
     """
     buffer, letters = b"", 0 if has_startup else 1
     while data := source.recv(CHUNK):
+        pause()
         buffer += data
         frames, begin = list[bytes](), 0
         while len(buffer) >= begin + letters + 4:

@@ -12,7 +12,9 @@ import pytest
 
 from penstock import Client, ConnectionLost, DatabaseUnavailable, NotReplicated, Receipt
 from penstock._sync.connections import Own
+from penstock.deadlines import WatchedConnection
 from penstock.embedded import Server
+from penstock.statements import Call, Repeat
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, count_in, payloads_in, port_of, through
@@ -180,17 +182,18 @@ def test_who_wants_no_warnings_is_told_nevertheless(make_client: MakeClient, gho
     assert isinstance(attempt.finish(), NotReplicated)
 
 
-def test_a_warning_that_means_something_else_is_none(connect18: Callable[[], Sql]) -> None:
+def test_a_warning_that_means_something_else_is_none(tcp_dsn: str) -> None:
     """Ours is told by where in the server it comes from, not by being a warning, nor by its text."""
-    connection = connect18()
+    connection = WatchedConnection.connect(tcp_dsn, autocommit=True)
     connection.execute(
         "create function pg_temp.warn() returns void language plpgsql as "
         "$$ begin raise warning 'canceling wait for synchronous replication due to user request'; end $$"
     )
     own = Own(connection)
-    own.fetch("select pg_temp.warn()", ())
+    own.fetch(Call("warn", "select pg_temp.warn()", (), len, Repeat.SAFE))
     assert not own.unreplicated
     assert own.is_reusable
+    connection.close()
 
 
 # A server that takes no changes

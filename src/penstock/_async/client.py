@@ -17,6 +17,7 @@ from psycopg.pq import TransactionStatus
 from penstock import calls, schema
 from penstock.concurrency import async_sleep, in_thread, now
 from penstock.conninfo import complete, describe, unavailable
+from penstock.deadlines import AsyncWatchedConnection, NoAnswer, SilenceLog
 from penstock.errors import (
     ClientClosed,
     ConnectionLost,
@@ -34,7 +35,7 @@ from penstock.payloads import Codec, codec_of
 from penstock.settings import resolve_dsn, resolve_listen_dsn
 from penstock.starting import install_schema, start_embedded
 from penstock.statements import Call, Repeat
-from penstock.values import Backoff, Duration, flag, interval
+from penstock.values import Backoff, Duration, flag, interval, time_limit
 
 from .api import AsyncApi
 from .bulk import AsyncBulk
@@ -73,7 +74,9 @@ class AsyncClient(AsyncApi):
     server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer; else, where dsn is not
     given either, PENSTOCK_LISTEN_URL. max_connections: how
     many it opens at most, besides the one that listens. connection_timeout: how long a call waits for one of
-    them. retry_for: how long a call is tried again while there is no connection. codec: for all payloads.
+    them. call_timeout: how long the server may be silent while a call waits for it, or None for ever; then
+    the client gives up that connection. retry_for: how long a call is tried again while there is no
+    connection. codec: for all payloads.
     maintain: whether to do what is due now and then while consuming. install: whether to install or upgrade
     the schema (done on the embedded server only, unless given).
 
@@ -87,6 +90,7 @@ class AsyncClient(AsyncApi):
         listen_dsn: str | None = None,
         max_connections: int = 10,
         connection_timeout: Duration = 30,
+        call_timeout: Duration | None = 30,
         retry_for: Duration = 10,
         codec: Any = None,
         maintain: bool = True,
@@ -103,6 +107,7 @@ class AsyncClient(AsyncApi):
             complete(self._listen_dsn, "listen_dsn")
         self._limit = max_connections
         self._timeout = interval("connection_timeout", connection_timeout)
+        self._call_timeout = time_limit("call_timeout", call_timeout)
         self._retry_for = interval("retry_for", retry_for)
         self._install = install if install is None else flag("install", install)
         self._lock = asyncio.Lock()
@@ -111,6 +116,7 @@ class AsyncClient(AsyncApi):
         self._connections: AsyncConnections | None = None
         self._former: AsyncConnections | None = None
         self._closed = False
+        self._silence_log = SilenceLog()
         # What is set on each connection.
         self._settings: tuple[str, ...] = ()
         self._host = AsyncHost(
@@ -176,14 +182,29 @@ class AsyncClient(AsyncApi):
         if dsn is None and self._embedded is None:
             self._embedded, self._embedded_dsn = await in_thread(start_embedded)
         connections = AsyncConnections(
-            self._embedded_dsn if dsn is None else dsn, limit=self._limit, timeout=self._timeout
+            self._embedded_dsn if dsn is None else dsn,
+            limit=self._limit,
+            timeout=self._timeout,
+            call_timeout=self._call_timeout,
+            silence_log=self._silence_log,
         )
         try:
             if dsn is None if self._install is None else self._install:
                 await in_thread(install_schema, connections.dsn)
-            async with connections.lend(patience) as own:
+            await self._check(connections, patience)
+            # The first one was made before this was known.
+            await connections.forget_idle()
+        except BaseException:
+            await connections.close()
+            raise
+        return connections
+
+    async def _check(self, connections: AsyncConnections, patience: float) -> None:
+        """Connect, see whether the schema fits, and what has to be set on each connection."""
+        async with connections.lend(patience) as own:
+            try:
                 probe = calls.session()
-                session = probe.parse(await own.fetch(probe.text, probe.parameters))
+                session = probe.parse(await own.fetch(probe))
                 schema.check_owner(session.lower_owner, session.database)
                 connections.is_pooled = session.pid != own.connection.info.backend_pid
                 if session.isolation != "read committed":
@@ -192,17 +213,17 @@ class AsyncClient(AsyncApi):
                     connections.settings.append(calls.SET_WARNINGS)  # see NotReplicated
                 schema.check_version(await self._installed(own), session.database)
                 connections.settings += self._settings
-            # The first one was made before this was known.
-            await connections.forget_idle()
-        except BaseException:
-            await connections.close()
-            raise
-        return connections
+                return
+            except psycopg.OperationalError as exc:
+                if not own.is_lost:
+                    raise
+                failure = unavailable(exc, connections.dsn)
+        raise failure
 
     async def _installed(self, own: AsyncOwn) -> schema.SchemaVersion | None:
         call = calls.schema_version()
         try:
-            found = await own.fetch(call.text, call.parameters)
+            found = await own.fetch(call)
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
             return None
         return call.parse(found) if found else None
@@ -225,10 +246,19 @@ class AsyncClient(AsyncApi):
         """
         connections = await self._opened()
         async with connections.lend(self._retry_for) as own:
-            transaction = AsyncTransaction(own.connection, own, self._codec)
+            transaction: AsyncTransaction[psycopg.AsyncConnection[Any]] = AsyncTransaction(
+                own.connection, own, self._codec
+            )
             try:
+                own.expect("begin")
                 async with own.connection.transaction():
-                    yield transaction
+                    own.expect_nothing()
+                    try:
+                        yield transaction
+                    except BaseException:
+                        own.expect("rollback")
+                        raise
+                    own.expect("commit")
                     if own.connection.info.transaction_status == TransactionStatus.INERROR:
                         raise PenstockError(
                             "the transaction was rolled back: a call or statement in it had failed",
@@ -258,6 +288,9 @@ class AsyncClient(AsyncApi):
             try:
                 timed = await self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
+                if lost is None and isinstance(exc.__cause__, NoAnswer):
+                    # There was a connection while it was silent: from now on there is none.
+                    give_up = time.monotonic() + self._retry_for
                 if call.repeat is Repeat.NEVER or time.monotonic() + pause > give_up:
                     raise
                 lost = exc
@@ -304,7 +337,7 @@ class AsyncClient(AsyncApi):
         async with connections.lend(patience, beyond=beyond) as own:
             sent_at = now()
             try:
-                found = await own.fetch(call.text, call.parameters)
+                found = await own.fetch(call)
             except psycopg.Error as exc:
                 # The schema was upgraded: what was prepared before does not fit. Nothing has been done.
                 is_stale = exc.sqlstate in STALE
@@ -358,6 +391,7 @@ class AsyncClient(AsyncApi):
         connections = await self._opened()
         async with connections.lend(self._retry_for) as own:
             bulk = AsyncBulk(own.connection, progress, pipelined=not connections.is_pooled)
+            own.expect(first.function)
             try:
                 await bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
@@ -438,7 +472,7 @@ class AsyncClient(AsyncApi):
         connection = await self._connect_directly(dsn)
         try:
             probe = calls.session()
-            found = await AsyncOwn(connection).fetch(probe.text, probe.parameters)
+            found = await AsyncOwn(connection, self._call_timeout).fetch(probe)
             is_pooled = probe.parse(found).pid != connection.info.backend_pid
         except BaseException:
             await connection.close()
@@ -448,7 +482,7 @@ class AsyncClient(AsyncApi):
         await connection.close()
         return None
 
-    async def _connect_directly(self, dsn: str) -> psycopg.AsyncConnection[Any]:
+    async def _connect_directly(self, dsn: str) -> AsyncWatchedConnection:
         try:
             return await connect(complete(dsn), None)
         except psycopg.Error as exc:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -19,14 +19,18 @@ from psycopg.pq import ConnStatus
 from penstock import calls
 from penstock.concurrency import AsyncSlots, async_made, async_sleep
 from penstock.conninfo import complete, unavailable
+from penstock.deadlines import AsyncWatchedConnection, SilenceLog
 from penstock.errors import ClientClosed, DatabaseUnavailable
 from penstock.integrations.psycopg import AsyncPsycopg
+from penstock.statements import Call, Row
 from penstock.values import Backoff
 
 __all__ = ["AsyncConnections", "AsyncOwn", "connect"]
 
 # After so long without use a connection is asked whether it is still there.
 PROBE_AFTER_SECONDS = 30.0
+# And has so long to answer, unless call_timeout is less.
+PROBE_ANSWER_SECONDS = 5.0
 MOST_READS = 100
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.05
@@ -38,12 +42,15 @@ PREPARE_THRESHOLD = 2
 
 
 class AsyncOwn(AsyncPsycopg):
-    """A connection of the client, in autocommit mode."""
+    """A connection of the client, in autocommit mode. call_timeout: how long the server may be silent."""
 
-    __slots__ = ("is_unfit", "unreplicated", "used_at")
+    __slots__ = ("call_timeout", "is_unfit", "unreplicated", "used_at")
 
-    def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    connection: AsyncWatchedConnection
+
+    def __init__(self, connection: AsyncWatchedConnection, call_timeout: float | None = None) -> None:
         super().__init__(connection)
+        self.call_timeout = call_timeout
         self.used_at = time.monotonic()
         self.unreplicated = False
         self.is_unfit = False
@@ -56,6 +63,22 @@ class AsyncOwn(AsyncPsycopg):
         # The last words of a server to a session that is idle.
         if diagnostic.severity_nonlocalized in ("FATAL", "PANIC"):
             self.is_unfit = True
+
+    async def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        connection = self.connection
+        connection.awaited, connection.silence_limit = call.function, call.silence_limit(self.call_timeout)
+        try:
+            return await super().fetch(call)
+        finally:
+            connection.silence_limit = None
+
+    def expect(self, what: str) -> None:
+        """From now on the server must not be silent for too long, while the client waits for that."""
+        self.connection.awaited, self.connection.silence_limit = what, self.call_timeout
+
+    def expect_nothing(self) -> None:
+        """From now on statements are the caller's own, and may take as long as they like."""
+        self.connection.silence_limit = None
 
     @property
     def is_lost(self) -> bool:
@@ -78,7 +101,7 @@ class AsyncOwn(AsyncPsycopg):
             # Nobody listens on this connection, but what has come is parsed by this.
             self.connection.pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
-                await self.connection.execute(calls.PROBE)
+                await self.fetch(calls.probe(PROBE_ANSWER_SECONDS))
         except psycopg.Error:
             return False
         return not self.is_lost and not self.is_unfit
@@ -87,7 +110,15 @@ class AsyncOwn(AsyncPsycopg):
 class AsyncConnections:
     """At most so many connections to one database."""
 
-    def __init__(self, dsn: str, *, limit: int, timeout: float) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        limit: int,
+        timeout: float,
+        call_timeout: float | None,
+        silence_log: SilenceLog,
+    ) -> None:
         self.dsn = dsn
         # Behind PgBouncer and its like, nothing may stay behind on a connection.
         self.is_pooled = False
@@ -96,6 +127,8 @@ class AsyncConnections:
         self._conninfo = complete(dsn)
         self._limit = limit
         self._timeout = timeout
+        self._call_timeout = call_timeout
+        self._silence_log = silence_log
         self._closed = False
         self._start()
 
@@ -167,7 +200,7 @@ class AsyncConnections:
             except BaseException:
                 await own.connection.close()
                 raise
-            await own.connection.close()
+            await self._discard(own)
         return None
 
     async def _open_patiently(self, give_up: float) -> AsyncOwn:
@@ -192,19 +225,45 @@ class AsyncConnections:
             return await self._prepared(connection)
         raise failure
 
-    async def _prepared(self, connection: psycopg.AsyncConnection[Any]) -> AsyncOwn:
-        own = AsyncOwn(connection)
+    async def _prepared(self, connection: AsyncWatchedConnection) -> AsyncOwn:
+        own = AsyncOwn(connection, self._call_timeout)
         try:
             for setting in () if self.is_pooled else self.settings:
+                own.expect(setting)
                 await connection.execute(setting)
+        except psycopg.OperationalError as exc:
+            if not own.is_lost:
+                await connection.close()
+                raise
+            failure = unavailable(exc, self.dsn)
         except BaseException:
             await connection.close()
             raise
-        return own
+        else:
+            own.expect_nothing()
+            return own
+        await self._discard(own)
+        raise failure
+
+    async def _discard(self, own: AsyncOwn) -> None:
+        """Close a connection that cannot be used any more."""
+        await own.connection.close()
+        if (lasted := own.connection.silence_lasted) > 0:
+            self._silence_log.add(own.connection)
+            # Those that were idle all the while lead the same way: each would cost a call its deadline.
+            await self._forget_unused_since(time.monotonic() - lasted)
+
+    async def _forget_unused_since(self, moment: float) -> None:
+        for own in tuple(self._idle):
+            if own.used_at < moment:
+                with suppress(ValueError):  # another thread has taken it
+                    self._idle.remove(own)
+                    await own.connection.close()
 
     async def _take_back(self, own: AsyncOwn) -> None:
+        own.expect_nothing()
         if self._closed or not own.is_reusable:
-            await own.connection.close()
+            await self._discard(own)
         else:
             own.used_at = time.monotonic()
             self._idle.append(own)
@@ -212,11 +271,11 @@ class AsyncConnections:
                 await self.forget_idle()
 
 
-async def connect(conninfo: str, prepare_threshold: int | None) -> psycopg.AsyncConnection[Any]:
+async def connect(conninfo: str, prepare_threshold: int | None) -> AsyncWatchedConnection:
     """A new connection; who is cancelled while it is made leaves none behind."""
 
-    async def make() -> psycopg.AsyncConnection[Any]:
-        return await psycopg.AsyncConnection.connect(
+    async def make() -> AsyncWatchedConnection:
+        return await AsyncWatchedConnection.connect(
             conninfo, autocommit=True, prepare_threshold=prepare_threshold
         )
 

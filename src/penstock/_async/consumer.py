@@ -45,6 +45,8 @@ CLAIM_PATIENCE_SECONDS = 2.0
 # How long to wait for a message that somebody has locked.
 LOCK_SECONDS = 0.1
 LOCKED = "55P03"
+# The server has half of what is left of a lease to answer, but not less than this.
+SHORTEST_ANSWER_SECONDS = 1.0
 # After a failure to extend.
 RETRY_SECONDS = 0.5
 
@@ -251,7 +253,12 @@ class AsyncConsumer(Generic[T_co]):
         at = now()
         missing = max(message._lease.seconds - (message._lease.deadline - at) for message in due)
         ids, extension = [message.id for message in due], max(1, math.ceil(missing))
-        keep = calls.batch_extend_message_vt(self.queue_name, ids, token, extension, LOCK_SECONDS)
+        # Over a connection that is silent, there is to be time for a second attempt over a new one.
+        left = min(message._lease.deadline for message in due) - at
+        within = max(SHORTEST_ANSWER_SECONDS, left / 2)
+        keep = calls.batch_extend_message_vt(
+            self.queue_name, ids, token, extension, LOCK_SECONDS, within=within
+        )
         timed = await self._host.attempt(keep, beyond=True)
         held = {extended.message_id: extended for extended in timed.result}
         for message in due:

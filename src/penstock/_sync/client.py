@@ -20,6 +20,7 @@ from psycopg.pq import TransactionStatus
 from penstock import calls, schema
 from penstock.concurrency import in_this_thread, now, sleep
 from penstock.conninfo import complete, describe, unavailable
+from penstock.deadlines import NoAnswer, SilenceLog, WatchedConnection
 from penstock.errors import (
     ClientClosed,
     ConnectionLost,
@@ -37,7 +38,7 @@ from penstock.payloads import Codec, codec_of
 from penstock.settings import resolve_dsn, resolve_listen_dsn
 from penstock.starting import install_schema, start_embedded
 from penstock.statements import Call, Repeat
-from penstock.values import Backoff, Duration, flag, interval
+from penstock.values import Backoff, Duration, flag, interval, time_limit
 
 from .api import Api
 from .bulk import Bulk
@@ -76,7 +77,9 @@ class Client(Api):
     server. listen_dsn: where to listen for notifications, if dsn leads to PgBouncer; else, where dsn is not
     given either, PENSTOCK_LISTEN_URL. max_connections: how
     many it opens at most, besides the one that listens. connection_timeout: how long a call waits for one of
-    them. retry_for: how long a call is tried again while there is no connection. codec: for all payloads.
+    them. call_timeout: how long the server may be silent while a call waits for it, or None for ever; then
+    the client gives up that connection. retry_for: how long a call is tried again while there is no
+    connection. codec: for all payloads.
     maintain: whether to do what is due now and then while consuming. install: whether to install or upgrade
     the schema (done on the embedded server only, unless given).
 
@@ -90,6 +93,7 @@ class Client(Api):
         listen_dsn: str | None = None,
         max_connections: int = 10,
         connection_timeout: Duration = 30,
+        call_timeout: Duration | None = 30,
         retry_for: Duration = 10,
         codec: Any = None,
         maintain: bool = True,
@@ -106,6 +110,7 @@ class Client(Api):
             complete(self._listen_dsn, "listen_dsn")
         self._limit = max_connections
         self._timeout = interval("connection_timeout", connection_timeout)
+        self._call_timeout = time_limit("call_timeout", call_timeout)
         self._retry_for = interval("retry_for", retry_for)
         self._install = install if install is None else flag("install", install)
         self._lock = threading.Lock()
@@ -114,6 +119,7 @@ class Client(Api):
         self._connections: Connections | None = None
         self._former: Connections | None = None
         self._closed = False
+        self._silence_log = SilenceLog()
         # What is set on each connection.
         self._settings: tuple[str, ...] = ()
         self._host = Host(self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain))
@@ -177,14 +183,29 @@ class Client(Api):
         if dsn is None and self._embedded is None:
             self._embedded, self._embedded_dsn = in_this_thread(start_embedded)
         connections = Connections(
-            self._embedded_dsn if dsn is None else dsn, limit=self._limit, timeout=self._timeout
+            self._embedded_dsn if dsn is None else dsn,
+            limit=self._limit,
+            timeout=self._timeout,
+            call_timeout=self._call_timeout,
+            silence_log=self._silence_log,
         )
         try:
             if dsn is None if self._install is None else self._install:
                 in_this_thread(install_schema, connections.dsn)
-            with connections.lend(patience) as own:
+            self._check(connections, patience)
+            # The first one was made before this was known.
+            connections.forget_idle()
+        except BaseException:
+            connections.close()
+            raise
+        return connections
+
+    def _check(self, connections: Connections, patience: float) -> None:
+        """Connect, see whether the schema fits, and what has to be set on each connection."""
+        with connections.lend(patience) as own:
+            try:
                 probe = calls.session()
-                session = probe.parse(own.fetch(probe.text, probe.parameters))
+                session = probe.parse(own.fetch(probe))
                 schema.check_owner(session.lower_owner, session.database)
                 connections.is_pooled = session.pid != own.connection.info.backend_pid
                 if session.isolation != "read committed":
@@ -193,17 +214,17 @@ class Client(Api):
                     connections.settings.append(calls.SET_WARNINGS)  # see NotReplicated
                 schema.check_version(self._installed(own), session.database)
                 connections.settings += self._settings
-            # The first one was made before this was known.
-            connections.forget_idle()
-        except BaseException:
-            connections.close()
-            raise
-        return connections
+                return
+            except psycopg.OperationalError as exc:
+                if not own.is_lost:
+                    raise
+                failure = unavailable(exc, connections.dsn)
+        raise failure
 
     def _installed(self, own: Own) -> schema.SchemaVersion | None:
         call = calls.schema_version()
         try:
-            found = own.fetch(call.text, call.parameters)
+            found = own.fetch(call)
         except (psycopg.errors.UndefinedFunction, psycopg.errors.InvalidSchemaName):
             return None
         return call.parse(found) if found else None
@@ -226,10 +247,17 @@ class Client(Api):
         """
         connections = self._opened()
         with connections.lend(self._retry_for) as own:
-            transaction = Transaction(own.connection, own, self._codec)
+            transaction: Transaction[psycopg.Connection[Any]] = Transaction(own.connection, own, self._codec)
             try:
+                own.expect("begin")
                 with own.connection.transaction():
-                    yield transaction
+                    own.expect_nothing()
+                    try:
+                        yield transaction
+                    except BaseException:
+                        own.expect("rollback")
+                        raise
+                    own.expect("commit")
                     if own.connection.info.transaction_status == TransactionStatus.INERROR:
                         raise PenstockError(
                             "the transaction was rolled back: a call or statement in it had failed",
@@ -259,6 +287,9 @@ class Client(Api):
             try:
                 timed = self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
+                if lost is None and isinstance(exc.__cause__, NoAnswer):
+                    # There was a connection while it was silent: from now on there is none.
+                    give_up = time.monotonic() + self._retry_for
                 if call.repeat is Repeat.NEVER or time.monotonic() + pause > give_up:
                     raise
                 lost = exc
@@ -303,7 +334,7 @@ class Client(Api):
         with connections.lend(patience, beyond=beyond) as own:
             sent_at = now()
             try:
-                found = own.fetch(call.text, call.parameters)
+                found = own.fetch(call)
             except psycopg.Error as exc:
                 # The schema was upgraded: what was prepared before does not fit. Nothing has been done.
                 is_stale = exc.sqlstate in STALE
@@ -357,6 +388,7 @@ class Client(Api):
         connections = self._opened()
         with connections.lend(self._retry_for) as own:
             bulk = Bulk(own.connection, progress, pipelined=not connections.is_pooled)
+            own.expect(first.function)
             try:
                 bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
@@ -437,7 +469,7 @@ class Client(Api):
         connection = self._connect_directly(dsn)
         try:
             probe = calls.session()
-            found = Own(connection).fetch(probe.text, probe.parameters)
+            found = Own(connection, self._call_timeout).fetch(probe)
             is_pooled = probe.parse(found).pid != connection.info.backend_pid
         except BaseException:
             connection.close()
@@ -447,7 +479,7 @@ class Client(Api):
         connection.close()
         return None
 
-    def _connect_directly(self, dsn: str) -> psycopg.Connection[Any]:
+    def _connect_directly(self, dsn: str) -> WatchedConnection:
         try:
             return connect(complete(dsn), None)
         except psycopg.Error as exc:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -22,14 +22,18 @@ from psycopg.pq import ConnStatus
 from penstock import calls
 from penstock.concurrency import Slots, made, sleep
 from penstock.conninfo import complete, unavailable
+from penstock.deadlines import SilenceLog, WatchedConnection
 from penstock.errors import ClientClosed, DatabaseUnavailable
 from penstock.integrations.psycopg import Psycopg
+from penstock.statements import Call, Row
 from penstock.values import Backoff
 
 __all__ = ["Connections", "Own", "connect"]
 
 # After so long without use a connection is asked whether it is still there.
 PROBE_AFTER_SECONDS = 30.0
+# And has so long to answer, unless call_timeout is less.
+PROBE_ANSWER_SECONDS = 5.0
 MOST_READS = 100
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.05
@@ -41,12 +45,15 @@ PREPARE_THRESHOLD = 2
 
 
 class Own(Psycopg):
-    """A connection of the client, in autocommit mode."""
+    """A connection of the client, in autocommit mode. call_timeout: how long the server may be silent."""
 
-    __slots__ = ("is_unfit", "unreplicated", "used_at")
+    __slots__ = ("call_timeout", "is_unfit", "unreplicated", "used_at")
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+    connection: WatchedConnection
+
+    def __init__(self, connection: WatchedConnection, call_timeout: float | None = None) -> None:
         super().__init__(connection)
+        self.call_timeout = call_timeout
         self.used_at = time.monotonic()
         self.unreplicated = False
         self.is_unfit = False
@@ -59,6 +66,22 @@ class Own(Psycopg):
         # The last words of a server to a session that is idle.
         if diagnostic.severity_nonlocalized in ("FATAL", "PANIC"):
             self.is_unfit = True
+
+    def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        connection = self.connection
+        connection.awaited, connection.silence_limit = call.function, call.silence_limit(self.call_timeout)
+        try:
+            return super().fetch(call)
+        finally:
+            connection.silence_limit = None
+
+    def expect(self, what: str) -> None:
+        """From now on the server must not be silent for too long, while the client waits for that."""
+        self.connection.awaited, self.connection.silence_limit = what, self.call_timeout
+
+    def expect_nothing(self) -> None:
+        """From now on statements are the caller's own, and may take as long as they like."""
+        self.connection.silence_limit = None
 
     @property
     def is_lost(self) -> bool:
@@ -81,7 +104,7 @@ class Own(Psycopg):
             # Nobody listens on this connection, but what has come is parsed by this.
             self.connection.pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
-                self.connection.execute(calls.PROBE)
+                self.fetch(calls.probe(PROBE_ANSWER_SECONDS))
         except psycopg.Error:
             return False
         return not self.is_lost and not self.is_unfit
@@ -90,7 +113,15 @@ class Own(Psycopg):
 class Connections:
     """At most so many connections to one database."""
 
-    def __init__(self, dsn: str, *, limit: int, timeout: float) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        *,
+        limit: int,
+        timeout: float,
+        call_timeout: float | None,
+        silence_log: SilenceLog,
+    ) -> None:
         self.dsn = dsn
         # Behind PgBouncer and its like, nothing may stay behind on a connection.
         self.is_pooled = False
@@ -99,6 +130,8 @@ class Connections:
         self._conninfo = complete(dsn)
         self._limit = limit
         self._timeout = timeout
+        self._call_timeout = call_timeout
+        self._silence_log = silence_log
         self._closed = False
         self._start()
 
@@ -170,7 +203,7 @@ class Connections:
             except BaseException:
                 own.connection.close()
                 raise
-            own.connection.close()
+            self._discard(own)
         return None
 
     def _open_patiently(self, give_up: float) -> Own:
@@ -195,19 +228,45 @@ class Connections:
             return self._prepared(connection)
         raise failure
 
-    def _prepared(self, connection: psycopg.Connection[Any]) -> Own:
-        own = Own(connection)
+    def _prepared(self, connection: WatchedConnection) -> Own:
+        own = Own(connection, self._call_timeout)
         try:
             for setting in () if self.is_pooled else self.settings:
+                own.expect(setting)
                 connection.execute(setting)
+        except psycopg.OperationalError as exc:
+            if not own.is_lost:
+                connection.close()
+                raise
+            failure = unavailable(exc, self.dsn)
         except BaseException:
             connection.close()
             raise
-        return own
+        else:
+            own.expect_nothing()
+            return own
+        self._discard(own)
+        raise failure
+
+    def _discard(self, own: Own) -> None:
+        """Close a connection that cannot be used any more."""
+        own.connection.close()
+        if (lasted := own.connection.silence_lasted) > 0:
+            self._silence_log.add(own.connection)
+            # Those that were idle all the while lead the same way: each would cost a call its deadline.
+            self._forget_unused_since(time.monotonic() - lasted)
+
+    def _forget_unused_since(self, moment: float) -> None:
+        for own in tuple(self._idle):
+            if own.used_at < moment:
+                with suppress(ValueError):  # another thread has taken it
+                    self._idle.remove(own)
+                    own.connection.close()
 
     def _take_back(self, own: Own) -> None:
+        own.expect_nothing()
         if self._closed or not own.is_reusable:
-            own.connection.close()
+            self._discard(own)
         else:
             own.used_at = time.monotonic()
             self._idle.append(own)
@@ -215,11 +274,11 @@ class Connections:
                 self.forget_idle()
 
 
-def connect(conninfo: str, prepare_threshold: int | None) -> psycopg.Connection[Any]:
+def connect(conninfo: str, prepare_threshold: int | None) -> WatchedConnection:
     """A new connection; who is cancelled while it is made leaves none behind."""
 
-    def make() -> psycopg.Connection[Any]:
-        return psycopg.Connection.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
+    def make() -> WatchedConnection:
+        return WatchedConnection.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)
 
     return made(make, lambda connection: connection.pgconn.finish())
 

@@ -45,7 +45,7 @@ class Transaction(Api, Generic[C]):
             raise InvalidArgument(f"{call.function}: this transaction is over")
         sent_at = now()
         try:
-            return Timed(sent_at, call.parse(self._executor.fetch(call.text, call.parameters)))
+            return Timed(sent_at, call.parse(self._executor.fetch(call)))
         except Exception as exc:
             error = from_database(exc)
             if error is None and call.remedy is not None and sqlstate_of(exc).startswith(UNREADABLE_STATES):

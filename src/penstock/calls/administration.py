@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -68,6 +69,11 @@ __all__ = [
     "schema_version",
 ]
 
+# These wait for locks of a queue or topic, which alter_queue() holds for a minute at the most.
+LOCK_SECONDS = 60.0
+# These take time in proportion to what is in a queue.
+AS_LONG_AS_IT_TAKES = math.inf
+
 # Topics
 
 
@@ -76,7 +82,7 @@ def create_topic(topic_name: str) -> Call[int]:
 
 
 def delete_topic(topic_name: str) -> Call[None]:
-    return call("delete_topic", nothing, "*", Repeat.NEVER, topic_name=topic_name)
+    return call("delete_topic", nothing, "*", Repeat.NEVER, topic_name=topic_name).taking(AS_LONG_AS_IT_TAKES)
 
 
 def list_topics() -> Call[list[Topic]]:
@@ -104,11 +110,12 @@ def create_queue(
         exclusive=None if exclusive is False else exclusive,
         keep_alive_seconds=seconds("keep_alive", keep_alive),
         **_queue_settings(**settings),
-    )
+    ).taking(LOCK_SECONDS)
 
 
 def alter_queue(queue_name: str, **settings: Any) -> Call[None]:
-    return call("alter_queue", nothing, queue_name=queue_name, **_queue_settings(**settings))
+    alter = call("alter_queue", nothing, queue_name=queue_name, **_queue_settings(**settings))
+    return alter.taking(AS_LONG_AS_IT_TAKES)
 
 
 def _queue_settings(
@@ -152,7 +159,7 @@ def extend_queue_keep_alive(queue_name: str, keep_alive: Duration) -> Call[datet
 
 
 def delete_queue(queue_name: str) -> Call[None]:
-    return call("delete_queue", nothing, "*", Repeat.NEVER, queue_name=queue_name)
+    return call("delete_queue", nothing, "*", Repeat.NEVER, queue_name=queue_name).taking(AS_LONG_AS_IT_TAKES)
 
 
 def list_queues() -> Call[list[QueueSettings]]:
@@ -166,7 +173,7 @@ def declare_queue(queue_name: str, max_active: int | None, retain_completed: Dur
         queue_name=queue_name,
         max_active=max_active,
         retain_completed_seconds=seconds("retain_completed", retain_completed),
-    )
+    ).taking(LOCK_SECONDS)
 
 
 def queue_difference(
@@ -236,7 +243,7 @@ def list_dlq_messages(
 def requeue_dlq_messages(queue_name: str, message_ids: Sequence[int] | None) -> Call[int]:
     return call(
         "requeue_dlq_messages", value, "*", Repeat.NEVER, queue_name=queue_name, message_ids=message_ids
-    )
+    ).taking(AS_LONG_AS_IT_TAKES)
 
 
 def add_retries(queue_name: str, attempts: int, headers: Mapping[str, Any] | None = None) -> Call[int]:
@@ -248,11 +255,11 @@ def add_retries(queue_name: str, attempts: int, headers: Mapping[str, Any] | Non
         queue_name=queue_name,
         attempts=attempts,
         headers=encode_headers(headers),
-    )
+    ).taking(AS_LONG_AS_IT_TAKES)
 
 
 def purge_dlq(queue_name: str | None) -> Call[int]:
-    return call("purge_dlq", value, "*", Repeat.NEVER, queue_name=queue_name)
+    return call("purge_dlq", value, "*", Repeat.NEVER, queue_name=queue_name).taking(AS_LONG_AS_IT_TAKES)
 
 
 # Statistics and looking in
@@ -315,23 +322,27 @@ def cancel_message(queue_name: str, message_id: int) -> Call[bool]:
 
 
 def purge_queue(queue_name: str) -> Call[int]:
-    return call("purge_queue", value, "*", Repeat.NEVER, queue_name=queue_name)
+    return call("purge_queue", value, "*", Repeat.NEVER, queue_name=queue_name).taking(AS_LONG_AS_IT_TAKES)
 
 
 def purge_all_messages() -> Call[None]:
-    return call("purge_all_messages", nothing, "*", Repeat.NEVER)
+    return call("purge_all_messages", nothing, "*", Repeat.NEVER).taking(AS_LONG_AS_IT_TAKES)
 
 
 def cleanup_queue_messages(queue_name: str) -> Call[int]:
-    return call("cleanup_queue_messages", value, "*", Repeat.NEVER, queue_name=queue_name)
+    return call("cleanup_queue_messages", value, "*", Repeat.NEVER, queue_name=queue_name).taking(
+        AS_LONG_AS_IT_TAKES
+    )
 
 
 def cleanup_topic_messages(topic_name: str) -> Call[int]:
-    return call("cleanup_topic_messages", value, "*", Repeat.NEVER, topic_name=topic_name)
+    return call("cleanup_topic_messages", value, "*", Repeat.NEVER, topic_name=topic_name).taking(
+        AS_LONG_AS_IT_TAKES
+    )
 
 
 def cleanup_expired_exclusive_queues() -> Call[int]:
-    return call("cleanup_expired_exclusive_queues", value, "*", Repeat.NEVER)
+    return call("cleanup_expired_exclusive_queues", value, "*", Repeat.NEVER).taking(AS_LONG_AS_IT_TAKES)
 
 
 # Now and then, and the rest

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -327,12 +329,17 @@ def batch_extend_message_vt(
     token: str,
     extension: Duration,
     lock_timeout: float | None = None,
+    *,
+    within: float = math.inf,
 ) -> Call[list[Extended]]:
-    """lock_timeout: fail where it would wait longer for a message that somebody is settling."""
+    """lock_timeout: fail where it would wait longer for a message that another session is settling.
+
+    within: an answer that comes later is of no use.
+    """
     holder: dict[str, Any] = {"token": token}
     if lock_timeout is not None:
         holder = {"patient_token": (token, str(round(lock_timeout * 1000)))}
-    return call(
+    extend = call(
         "batch_extend_message_vt",
         _extended,
         f"message_id, {rows.epoch_of_now('vt')}, {LEASE_SECONDS}",
@@ -341,6 +348,7 @@ def batch_extend_message_vt(
         **holder,
         extension_seconds=seconds("extension", extension),
     )
+    return extend if within == math.inf else replace(extend, within=within)
 
 
 def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None) -> Call[int]:

@@ -15,6 +15,7 @@ __all__ = [
     "SMALLEST_COMMIT",
     "Session",
     "listen",
+    "probe",
     "session",
     "unlisten",
 ]
@@ -45,6 +46,11 @@ def session() -> Call[Session]:
         f"cast({schema.LOWER_OWNER} as pg_catalog.text)"
     )
     return Call("session", text, (), lambda found: Session(*found[0]), Repeat.SAFE)
+
+
+def probe(within: float) -> Call[None]:
+    """Whether the server answers, within so many seconds."""
+    return Call("select 1", PROBE, (), lambda _found: None, Repeat.SAFE, within=within)
 
 
 def listen(channel_name: str) -> str:

@@ -70,6 +70,11 @@ MISSING = object()
     show_default=True,
     help="Seconds that tasks have to end when the worker stops.",
 )
+@click.option(
+    "--call-timeout",
+    type=click.FloatRange(0, min_open=True),
+    help="Seconds that the database may be silent over a call.  [default: the app's, 30]",
+)
 @click.option("--dsn", metavar="DSN", help="The database, instead of the app's own.")
 @listen_dsn_option
 @service_options
@@ -83,6 +88,7 @@ def worker(  # noqa: PLR0917 - one for each option
     processes: int,
     lease: float,
     grace: float,
+    call_timeout: float | None,
     health_port: int | None,
     health_host: str,
     dsn: str | None,
@@ -121,6 +127,8 @@ def worker(  # noqa: PLR0917 - one for each option
                 faulthandler.enable()
             if dsn is not None or listen_dsn is not None:
                 found.use(found.clients.dsn if dsn is None else dsn, listen_dsn=listen_dsn)
+            if call_timeout is not None:
+                found.clients.call_timeout = call_timeout
             one = Worker(
                 found,
                 queues=queues or None,

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.statements import Parameter, Row, numbered
+from penstock.statements import Call, Row, numbered
 
 from .protocol import AsyncExecutor
 
@@ -18,8 +18,8 @@ class _Asyncpg:
         self._connection = connection
         self._gone = gone
 
-    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        rows = await self._connection.fetch(numbered(text), *parameters)
+    async def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        rows = await self._connection.fetch(numbered(call.text), *call.parameters)
         return [tuple(row) for row in rows]
 
     def in_transaction(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import UnsupportedConnection
-from penstock.statements import Parameter, Row
+from penstock.statements import Call, Row
 
 from .protocol import OPEN, Executor
 
@@ -18,9 +18,9 @@ class _Django:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+    def fetch(self, call: Call[Any]) -> Sequence[Row]:
         with self._connection.cursor() as cursor:
-            cursor.execute(text, list(parameters))
+            cursor.execute(call.text, list(call.parameters))
             rows: Sequence[Row] = cursor.fetchall()
         return rows
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from penstock.statements import Parameter, Row
+from penstock.statements import Call, Row
 
 __all__ = ["OPEN", "AsyncExecutor", "Executor"]
 
@@ -16,8 +16,8 @@ OPEN = frozenset({1, 2, 3})
 class AsyncExecutor(Protocol):
     """Carries calls over a connection that is awaited."""
 
-    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        """Run a statement with `%s` for its parameters, and return its rows."""
+    async def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        """Run the statement of a call, which has `%s` for its parameters, and return its rows."""
         ...
 
     def in_transaction(self) -> bool:
@@ -28,6 +28,6 @@ class AsyncExecutor(Protocol):
 class Executor(Protocol):
     """Carries calls over a connection that blocks."""
 
-    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]: ...
+    def fetch(self, call: Call[Any]) -> Sequence[Row]: ...
 
     def in_transaction(self) -> bool: ...

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from penstock.statements import Parameter, Row
+from penstock.statements import Call, Row
 
 from .protocol import OPEN, AsyncExecutor, Executor
 
@@ -23,9 +23,9 @@ class AsyncPsycopg:
     def __init__(self, connection: psycopg.AsyncConnection[Any]) -> None:
         self.connection = connection
 
-    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+    async def fetch(self, call: Call[Any]) -> Sequence[Row]:
         cursor = psycopg.AsyncCursor(self.connection, row_factory=tuple_row)
-        await cursor.execute(text, parameters)
+        await cursor.execute(call.text, call.parameters)
         return await cursor.fetchall()
 
     def in_transaction(self) -> bool:
@@ -40,9 +40,9 @@ class Psycopg:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
 
-    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+    def fetch(self, call: Call[Any]) -> Sequence[Row]:
         cursor = psycopg.Cursor(self.connection, row_factory=tuple_row)
-        return cursor.execute(text, parameters).fetchall()
+        return cursor.execute(call.text, call.parameters).fetchall()
 
     def in_transaction(self) -> bool:
         return self.connection.info.transaction_status in OPEN

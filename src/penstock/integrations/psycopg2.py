@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.statements import Parameter, Row
+from penstock.statements import Call, Row
 
 from .protocol import OPEN, Executor
 
@@ -18,11 +18,11 @@ class _Psycopg2:
         self._connection = connection
         self._cursor = cursor
 
-    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
+    def fetch(self, call: Call[Any]) -> Sequence[Row]:
         with self._connection.cursor(cursor_factory=self._cursor) as cursor:
             # The driver would cast bytes to bytea, and look this name up in the search path.
-            written = [f"\\x{each.hex()}" if isinstance(each, bytes) else each for each in parameters]
-            cursor.execute(text, written)
+            written = [f"\\x{each.hex()}" if isinstance(each, bytes) else each for each in call.parameters]
+            cursor.execute(call.text, written)
             rows: Sequence[Row] = cursor.fetchall()
         return rows
 

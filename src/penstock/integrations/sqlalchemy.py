@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import UnsupportedConnection
-from penstock.statements import Parameter, Row
+from penstock.statements import Call, Parameter, Row
 
 from .protocol import AsyncExecutor, Executor
 
@@ -21,8 +21,8 @@ class _Session:
     def __init__(self, find: Callable[[], Any]) -> None:
         self._find = find
 
-    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        return _Connection(self._find().connection()).fetch(text, parameters)
+    def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        return _Connection(self._find().connection()).fetch(call)
 
     def in_transaction(self) -> bool:
         return _is_in_transaction(self._find())
@@ -32,8 +32,8 @@ class _Connection:
     def __init__(self, connection: Any) -> None:
         self._connection = _checked(connection)
 
-    def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        result = self._connection.execute(_clause(text), _named(parameters))
+    def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        result = self._connection.execute(_clause(call.text), _named(call.parameters))
         return [tuple(row) for row in result.all()]
 
     def in_transaction(self) -> bool:
@@ -44,8 +44,8 @@ class _AsyncSession:
     def __init__(self, find: Callable[[], Any]) -> None:
         self._find = find
 
-    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        return await _AsyncConnection(await self._find().connection()).fetch(text, parameters)
+    async def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        return await _AsyncConnection(await self._find().connection()).fetch(call)
 
     def in_transaction(self) -> bool:
         return _is_in_transaction(self._find().sync_session)
@@ -55,8 +55,8 @@ class _AsyncConnection:
     def __init__(self, connection: Any) -> None:
         self._connection = _checked(connection)
 
-    async def fetch(self, text: str, parameters: Sequence[Parameter]) -> Sequence[Row]:
-        result = await self._connection.execute(_clause(text), _named(parameters))
+    async def fetch(self, call: Call[Any]) -> Sequence[Row]:
+        result = await self._connection.execute(_clause(call.text), _named(call.parameters))
         return [tuple(row) for row in result.all()]
 
     def in_transaction(self) -> bool:

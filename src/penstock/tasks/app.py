@@ -46,8 +46,8 @@ MOST_AT_ONCE = 100_000
 class App:
     """Tasks, and the database that they are enqueued in.
 
-    dsn, listen_dsn: as in penstock.connect(). middleware: hooks around enqueue and run, the first one
-    outermost.
+    dsn, listen_dsn, call_timeout: as in penstock.connect(). middleware: hooks around enqueue and run, the
+    first one outermost.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class App:
         dsn: str | None = None,
         *,
         listen_dsn: str | None = None,
+        call_timeout: Duration | None = 30,
         middleware: Sequence[Middleware] = (),
     ) -> None:
-        self.clients = Clients(dsn, listen_dsn)
+        self.clients = Clients(dsn, listen_dsn, call_timeout)
         for one in middleware if isinstance(middleware, list | tuple) else [middleware]:
             if not isinstance(one, Middleware):
                 raise InvalidArgument(
@@ -327,17 +328,18 @@ class App:
 
     def new_async_client(self, **options: Any) -> AsyncClient:
         """Another client of the same database."""
-        return AsyncClient(self.clients.dsn, listen_dsn=self.clients.listen_dsn, **options)
+        return self.clients.new_awaited(**options)
 
     def use(self, dsn: str | None, *, listen_dsn: str | None = None) -> None:
         """Another database from now on."""
         self.clients.drop()
-        self.clients = Clients(dsn, listen_dsn)
+        self.clients = Clients(dsn, listen_dsn, self.clients.call_timeout)
 
     @contextmanager
     def connected_to(self, dsn: str, *, listen_dsn: str | None = None) -> Iterator[Self]:
         """Another database for as long as the block runs, as in tests."""
-        before, self.clients = self.clients, Clients(dsn, listen_dsn)
+        before = self.clients
+        self.clients = Clients(dsn, listen_dsn, before.call_timeout)
         try:
             yield self
         finally:

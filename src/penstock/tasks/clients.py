@@ -7,20 +7,30 @@ import atexit
 import threading
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from typing import Any
 
 from penstock._async.client import AsyncClient
 from penstock._sync.client import Client
 from penstock.declaring import Declared
+from penstock.values import Duration, time_limit
 
-__all__ = ["Clients"]
+__all__ = ["CALL_TIMEOUT_SECONDS", "Clients"]
+
+CALL_TIMEOUT_SECONDS = 30
 
 
 class Clients:
     """Made when they are first asked for, all of the same database."""
 
-    def __init__(self, dsn: str | None, listen_dsn: str | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str | None,
+        listen_dsn: str | None = None,
+        call_timeout: Duration | None = CALL_TIMEOUT_SECONDS,
+    ) -> None:
         self.dsn = dsn
         self.listen_dsn = listen_dsn
+        self.call_timeout = time_limit("call_timeout", call_timeout)
         self.declared = Declared()
         self._lock = threading.Lock()
         self._client: Client | None = None
@@ -31,7 +41,7 @@ class Clients:
     def blocking(self) -> Client:
         with self._lock:
             if self._client is None:
-                self._client = Client(self.dsn, listen_dsn=self.listen_dsn)
+                self._client = Client(self.dsn, listen_dsn=self.listen_dsn, call_timeout=self.call_timeout)
                 # An app lives as long as its module: nobody else would close it.
                 atexit.register(self.close)
             return self._client
@@ -44,9 +54,14 @@ class Clients:
             if client is None:
                 for other in [other for other in self._async_clients if other.is_closed()]:
                     self._pop(other)._abandon()
-                client = self._async_clients[loop] = AsyncClient(self.dsn, listen_dsn=self.listen_dsn)
+                client = self._async_clients[loop] = self.new_awaited()
                 self._endings[loop] = _begun(_until_the_loop_ends(client))
             return client
+
+    def new_awaited(self, **options: Any) -> AsyncClient:
+        """Another one, which the caller closes."""
+        options = {"call_timeout": self.call_timeout, **options}
+        return AsyncClient(self.dsn, listen_dsn=self.listen_dsn, **options)
 
     def _pop(self, loop: asyncio.AbstractEventLoop) -> AsyncClient:
         self._endings.pop(loop, None)

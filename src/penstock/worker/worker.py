@@ -45,6 +45,8 @@ GRACE_SECONDS = 30
 MOST_CONNECTIONS = 10
 # What is left to tell the database when a worker ends in a hurry.
 LAST_WORDS_SECONDS = 3.0
+# However short the lease is, the server has so long to answer a claim or a pulse.
+SHORTEST_CLAIM_TIMEOUT = 5.0
 # How long a claim that is under way may take to come to its end.
 CLAIM_SECONDS = 1.0
 CANCEL_SECONDS = 0.5
@@ -222,8 +224,11 @@ class Worker:
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         client = self._app.new_async_client(max_connections=MOST_CONNECTIONS, maintain=False)
-        claims = self._app.new_async_client(max_connections=1, maintain=False)
+        claims = self._app.new_async_client(
+            max_connections=1, maintain=False, call_timeout=self._claims_timeout()
+        )
         claims._settings = (calls.SET_ASYNCHRONOUS,)
+        claims._silence_log = client._silence_log
         client._be_quiet()
         beating = self._loop_of(self._beat(), "health")
         try:
@@ -235,6 +240,11 @@ class Worker:
             claims._abandon()
             client._abandon()
             beating.cancel()
+
+    def _claims_timeout(self) -> float | None:
+        """How long the server may be silent over a claim or a pulse: two pulses have to fit into a lease."""
+        timeout = self._app.clients.call_timeout
+        return None if timeout is None else min(timeout, max(SHORTEST_CLAIM_TIMEOUT, self._lease / 3))
 
     async def _beat(self) -> None:
         while True:
