@@ -130,6 +130,9 @@ GROUPS = {
         "diagnose_engine",
         "diagnose_queues",
         "diagnose_errors",
+        "diagnose_leases",
+        "diagnose_priorities",
+        "diagnose_groups",
     ),
     "Now and then, and the rest": ("maintain", "raise_floor", "clock", "channel", "schema_version"),
     "Open and close": ("open", "close"),
@@ -216,6 +219,9 @@ RESULTS = (
     penstock.EngineDiagnosis,
     penstock.QueueDiagnosis,
     penstock.ErrorDiagnosis,
+    penstock.LeaseDiagnosis,
+    penstock.PriorityDiagnosis,
+    penstock.GroupDiagnosis,
 )
 
 CONSTANTS = {

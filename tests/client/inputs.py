@@ -213,6 +213,9 @@ METHODS: dict[str, dict[str, Kind]] = {
     "diagnose_engine": {},
     "diagnose_queues": {},
     "diagnose_errors": {},
+    "diagnose_leases": {},
+    "diagnose_priorities": {},
+    "diagnose_groups": {},
 }
 
 CONSUME = {

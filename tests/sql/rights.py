@@ -82,6 +82,9 @@ CALLS: dict[str, Call] = {
     "list_workers": Call("list_workers()", _COUNT, refused=False),
     "diagnose_queues": Call("diagnose_queues()", _COUNT, refused=False),
     "diagnose_errors": Call("diagnose_errors()", _VIEW, refused=False),
+    "diagnose_leases": Call("diagnose_leases()", _COUNT, refused=False),
+    "diagnose_priorities": Call("diagnose_priorities()", _COUNT, refused=False),
+    "diagnose_groups": Call("diagnose_groups()", _VIEW, refused=False),
     # They do what is due, for all queues, and take nothing from the caller but a token or an id of a group.
     **dict.fromkeys(("maintain", "finish_groups"), _NOTHING),
     # The token of a worker is its secret.

@@ -54,6 +54,9 @@ declare
         ['diagnose_engine',                  'penstock_viewer'],
         ['diagnose_queues',                  'penstock_viewer'],
         ['diagnose_errors',                  'penstock_viewer'],
+        ['diagnose_leases',                  'penstock_viewer'],
+        ['diagnose_priorities',              'penstock_viewer'],
+        ['diagnose_groups',                  'penstock_viewer'],
 
         ['create_topic',                    'penstock_admin'],
         ['delete_topic',                    'penstock_admin'],

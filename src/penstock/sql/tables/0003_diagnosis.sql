@@ -109,3 +109,30 @@ create type penstock.error_diagnosis as (
     dead_count bigint,
     last_at timestamptz
 );
+create type penstock.lease_diagnosis as (
+    consumer text,
+    queue_name text,
+    idle_count bigint,
+    idle_since timestamptz
+);
+create type penstock.priority_diagnosis as (
+    queue_name text,
+    priority int,
+    ready_count bigint,
+    waiting_since timestamptz,
+    max_active int,
+    min_active int,
+    priority_shares int[]
+);
+create type penstock.group_diagnosis as (
+    group_id bigint,
+    total int,
+    done_count bigint,
+    created_at timestamptz,
+    last_done_at timestamptz,
+    callback_queue text,
+    has_callback_queue boolean,
+    dead_count bigint,
+    dead_queue text,
+    dead_since timestamptz
+);
