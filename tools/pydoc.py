@@ -133,6 +133,9 @@ GROUPS = {
         "diagnose_queues",
         "diagnose_errors",
         "diagnose_parked",
+        "diagnose_leases",
+        "diagnose_priorities",
+        "diagnose_groups",
     ),
     "Now and then, and the rest": ("maintain", "raise_floor", "clock", "channel", "schema_version"),
     "Open and close": ("open", "close"),
@@ -220,6 +223,9 @@ RESULTS = (
     penstock.QueueDiagnosis,
     penstock.ErrorDiagnosis,
     penstock.ParkedDiagnosis,
+    penstock.LeaseDiagnosis,
+    penstock.PriorityDiagnosis,
+    penstock.GroupDiagnosis,
 )
 
 CONSTANTS = {

@@ -8,8 +8,11 @@ from datetime import datetime
 __all__ = [
     "EngineDiagnosis",
     "ErrorDiagnosis",
+    "GroupDiagnosis",
     "Holder",
+    "LeaseDiagnosis",
     "ParkedDiagnosis",
+    "PriorityDiagnosis",
     "QueueDiagnosis",
     "ServerDiagnosis",
     "StatementDiagnosis",
@@ -210,3 +213,50 @@ class ParkedDiagnosis:
     lost_count: int
     parked_since: datetime
     next_due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseDiagnosis:
+    """Messages that a live worker has held for a minute or longer and does not run.
+
+    consumer: the worker, as in list_workers(). idle_since: when the first of them was claimed.
+    """
+
+    consumer: str
+    queue_name: str
+    idle_count: int
+    idle_since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityDiagnosis:
+    """A priority that has no place under max_active, and messages that wait for one: up to 1000 count."""
+
+    queue_name: str
+    priority: int
+    ready_count: int
+    waiting_since: datetime
+    max_active: int
+    min_active: int
+    priority_shares: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDiagnosis:
+    """A group whose callback has not been sent.
+
+    done_count: how many of its members are done, up to 10000. last_done_at: when one was done last, as far as
+    that was looked for. dead_count, dead_queue, dead_since: members that are dead letters, a queue that they
+    are in, and since when.
+    """
+
+    group_id: int
+    total: int
+    done_count: int
+    created_at: datetime
+    last_done_at: datetime | None
+    callback_queue: str
+    has_callback_queue: bool
+    dead_count: int
+    dead_queue: str | None
+    dead_since: datetime | None

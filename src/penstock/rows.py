@@ -10,8 +10,11 @@ from typing import Any, Generic, TypeVar
 from .diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
+    GroupDiagnosis,
     Holder,
+    LeaseDiagnosis,
     ParkedDiagnosis,
+    PriorityDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -392,4 +395,28 @@ PARKED_DIAGNOSIS = Columns(
 
 ERROR_DIAGNOSIS = Columns(
     ErrorDiagnosis, (*_plain("queue_name", "reason", "error", "dead_count"), _time("last_at"))
+)
+
+LEASE_DIAGNOSIS = Columns(
+    LeaseDiagnosis, (*_plain("consumer", "queue_name", "idle_count"), _time("idle_since"))
+)
+
+PRIORITY_DIAGNOSIS = Columns(
+    PriorityDiagnosis,
+    (
+        *_plain("queue_name", "priority", "ready_count"),
+        _time("waiting_since"),
+        *_plain("max_active", "min_active"),
+        _array("priority_shares"),
+    ),
+)
+
+GROUP_DIAGNOSIS = Columns(
+    GroupDiagnosis,
+    (
+        *_plain("group_id", "total", "done_count"),
+        *map(_time, ("created_at", "last_done_at")),
+        *_plain("callback_queue", "has_callback_queue", "dead_count", "dead_queue"),
+        _time("dead_since"),
+    ),
 )

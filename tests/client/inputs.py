@@ -220,6 +220,9 @@ METHODS: dict[str, dict[str, Kind]] = {
     "diagnose_queues": {},
     "diagnose_errors": {},
     "diagnose_parked": {},
+    "diagnose_leases": {},
+    "diagnose_priorities": {},
+    "diagnose_groups": {},
 }
 
 CONSUME = {

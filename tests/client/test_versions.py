@@ -59,4 +59,7 @@ def test_every_kind_of_call(database: str) -> None:
         assert queue.diagnose_engine().queue_count == 1
         assert [found.ready_count for found in queue.diagnose_queues()] == [1000]
         assert queue.diagnose_errors() == []
+        assert queue.diagnose_leases() == []
+        assert queue.diagnose_priorities() == []
+        assert queue.diagnose_groups() == []
         assert abs(queue.clock() - datetime.now(UTC)) < timedelta(minutes=1)

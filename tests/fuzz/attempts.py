@@ -26,6 +26,9 @@ AFTERMATH = [
     "select * from penstock.diagnose_queues()",
     "select * from penstock.diagnose_errors()",
     "select * from penstock.diagnose_parked()",
+    "select * from penstock.diagnose_leases()",
+    "select * from penstock.diagnose_priorities()",
+    "select * from penstock.diagnose_groups()",
     "select penstock.get_message(m.name, m.message_id), penstock.explain_delivery(m.name, m.message_id)"
     " from (select q.name, m.message_id from penstock.queues q, penstock.list_messages(q.name) m"
     " where q.keep_alive_until is null order by m.message_id desc limit 20) m",

@@ -227,6 +227,9 @@ async def _diagnose(api: AsyncApi) -> None:
     await api.diagnose_queues()
     await api.diagnose_errors()
     await api.diagnose_parked()
+    await api.diagnose_leases()
+    await api.diagnose_priorities()
+    await api.diagnose_groups()
 
 
 async def _dead_letters(api: AsyncApi) -> None:

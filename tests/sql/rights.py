@@ -85,6 +85,9 @@ CALLS: dict[str, Call] = {
     "diagnose_queues": Call("diagnose_queues()", _COUNT, refused=False),
     "diagnose_parked": Call("diagnose_parked()", _COUNT, refused=False),
     "diagnose_errors": Call("diagnose_errors()", _VIEW, refused=False),
+    "diagnose_leases": Call("diagnose_leases()", _COUNT, refused=False),
+    "diagnose_priorities": Call("diagnose_priorities()", _COUNT, refused=False),
+    "diagnose_groups": Call("diagnose_groups()", _VIEW, refused=False),
     # They do what is due, for all queues, and take nothing from the caller but a token or an id of a group.
     **dict.fromkeys(("maintain", "finish_groups"), _NOTHING),
     # The token of a worker is its secret.

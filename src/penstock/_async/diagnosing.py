@@ -6,8 +6,11 @@ from penstock import calls
 from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
+    GroupDiagnosis,
     Holder,
+    LeaseDiagnosis,
     ParkedDiagnosis,
+    PriorityDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -53,3 +56,15 @@ class AsyncDiagnosing(AsyncCarrier):
     async def diagnose_errors(self) -> list[ErrorDiagnosis]:
         """What the dead letters of the last hour died of, the three most frequent errors of each queue."""
         return await self._run(calls.diagnose_errors())
+
+    async def diagnose_leases(self) -> list[LeaseDiagnosis]:
+        """Messages that live workers have held for a minute or longer and do not run."""
+        return await self._run(calls.diagnose_leases())
+
+    async def diagnose_priorities(self) -> list[PriorityDiagnosis]:
+        """Priorities that have no place under max_active although messages wait for one."""
+        return await self._run(calls.diagnose_priorities())
+
+    async def diagnose_groups(self) -> list[GroupDiagnosis]:
+        """Groups whose callback has not been sent, and what may keep them from it."""
+        return await self._run(calls.diagnose_groups())

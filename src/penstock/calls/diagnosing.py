@@ -8,8 +8,11 @@ from penstock import rows
 from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
+    GroupDiagnosis,
     Holder,
+    LeaseDiagnosis,
     ParkedDiagnosis,
+    PriorityDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -25,8 +28,11 @@ __all__ = [
     "TableRights",
     "diagnose_engine",
     "diagnose_errors",
+    "diagnose_groups",
     "diagnose_holders",
+    "diagnose_leases",
     "diagnose_parked",
+    "diagnose_priorities",
     "diagnose_queues",
     "diagnose_server",
     "diagnose_statements",
@@ -70,6 +76,18 @@ def diagnose_parked() -> Call[list[ParkedDiagnosis]]:
 
 def diagnose_errors() -> Call[list[ErrorDiagnosis]]:
     return call("diagnose_errors", rows.ERROR_DIAGNOSIS.read, rows.ERROR_DIAGNOSIS.sql)
+
+
+def diagnose_leases() -> Call[list[LeaseDiagnosis]]:
+    return call("diagnose_leases", rows.LEASE_DIAGNOSIS.read, rows.LEASE_DIAGNOSIS.sql)
+
+
+def diagnose_priorities() -> Call[list[PriorityDiagnosis]]:
+    return call("diagnose_priorities", rows.PRIORITY_DIAGNOSIS.read, rows.PRIORITY_DIAGNOSIS.sql)
+
+
+def diagnose_groups() -> Call[list[GroupDiagnosis]]:
+    return call("diagnose_groups", rows.GROUP_DIAGNOSIS.read, rows.GROUP_DIAGNOSIS.sql)
 
 
 class Presence(NamedTuple):

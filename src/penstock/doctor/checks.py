@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from . import installation, queues, roles, server, tasks, upkeep, vacuum
+from . import handlers, installation, queues, roles, server, tasks, upkeep, vacuum
 from .facts import Facts, NotKnown
 from .findings import Finding, Limits
 
@@ -45,7 +45,11 @@ CHECKS = (
     Check("paused", "paused queues with messages", queues.paused),
     Check("overdue", "leases that ran out and delayed messages that are due, left lying", queues.overdue),
     Check("dead-letters", "dead letters that become more", queues.dead_letters),
+    Check("shares", "priorities whose messages can never be claimed", queues.shares),
     Check("workers", "workers that were lost, or are of another version", tasks.workers),
+    Check("handlers", "handlers that have run for very long, while messages wait", handlers.handlers),
+    Check("idle-leases", "messages that a worker holds and does not run", handlers.idle_leases),
+    Check("groups", "groups that cannot complete, or do not get on", handlers.groups),
     Check("schedules", "periodic tasks that are late", tasks.schedules),
     Check("notify", "how full the queue of NOTIFY is", server.notify),
     Check("wal", "replication slots and an archiver that let the disk fill up", server.wal),

@@ -11,7 +11,10 @@ from penstock.calls import RoleHeld, TableRights
 from penstock.diagnoses import (
     EngineDiagnosis,
     ErrorDiagnosis,
+    GroupDiagnosis,
     Holder,
+    LeaseDiagnosis,
+    PriorityDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
     StatementDiagnosis,
@@ -63,6 +66,9 @@ class Facts:
     statements: Sequence[StatementDiagnosis] | NotKnown
     queues: Sequence[QueueDiagnosis] | NotKnown
     errors: Sequence[ErrorDiagnosis] | NotKnown
+    leases: Sequence[LeaseDiagnosis] | NotKnown
+    priorities: Sequence[PriorityDiagnosis] | NotKnown
+    groups: Sequence[GroupDiagnosis] | NotKnown
     workers: Sequence[ListedWorker] | NotKnown
     schedules: Sequence[ListedSchedule] | NotKnown
     roles: Sequence[RoleHeld] | NotKnown

@@ -51,6 +51,9 @@ def gather(
     statements = source.ask(calls.diagnose_statements())
     queues = source.ask(calls.diagnose_queues())
     errors = source.ask(calls.diagnose_errors())
+    leases = source.ask(calls.diagnose_leases())
+    priorities = source.ask(calls.diagnose_priorities())
+    groups = source.ask(calls.diagnose_groups())
     workers = source.ask(calls.list_workers())
     schedules = source.ask(calls.list_schedules())
     roles = source.ask(calls.roles_held())
@@ -70,6 +73,9 @@ def gather(
         statements=statements,
         queues=queues,
         errors=errors,
+        leases=leases,
+        priorities=priorities,
+        groups=groups,
         workers=workers,
         schedules=schedules,
         roles=roles,

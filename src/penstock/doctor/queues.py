@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-from penstock.diagnoses import QueueDiagnosis
+from penstock.diagnoses import PriorityDiagnosis, QueueDiagnosis
 from penstock.wording import age, ago, count
 
 from .facts import Facts, NotKnown, known
 from .findings import Finding, Limits, many, ok, severity, shell
 
-__all__ = ["consumers", "dead_letters", "overdue", "paused"]
+__all__ = ["consumers", "dead_letters", "overdue", "paused", "shares"]
 
 # Dead letters in an hour, and how many times more than usual.
 DEAD, DEAD_BAD, MORE = 10, 100, 2.0
 HOURS = 24
 DEAD_BEFORE_MOST = 24000
+# Percent for a priority that has none.
+SHARE = 10
 
 
 def consumers(facts: Facts, limits: Limits) -> Iterator[Finding]:
@@ -146,6 +148,39 @@ def overdue(facts: Facts, limits: Limits) -> Iterator[Finding]:
 
 def _plural(what: str) -> str:
     return what.replace("lease ran", "leases ran").replace("was delayed, is due", "were delayed, are due")
+
+
+def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
+    now, found = facts.engine_now, known(facts.priorities)
+    for priority in found:
+        told = ",".join(map(str, priority.priority_shares))
+        lacking = [other for other in found if other.queue_name == priority.queue_name]
+        yield Finding(
+            "shares",
+            "problem",
+            f"queue {priority.queue_name}",
+            f"{_waiting(priority.ready_count)} in priority {priority.priority}, the oldest published "
+            f"{ago(priority.waiting_since, now)}, and can never be claimed: it has no place, by "
+            f"priority_shares {told} of max_active {priority.max_active} and "
+            f"min_active {priority.min_active}.",
+            "Give it a share:",
+            shell(
+                *("penstock", "queue", "alter", priority.queue_name),
+                *("--priority-shares", ",".join(map(str, _with_a_share(lacking)))),
+            ),
+        )
+    if not found:
+        yield ok("shares", "Each priority with messages has places.")
+
+
+def _with_a_share(found: Iterable[PriorityDiagnosis]) -> list[int]:
+    """The shares of a queue with some for these priorities, taken from the largest: any is worth a place."""
+    mended: list[int] = []
+    for priority in found:
+        mended = mended or list(priority.priority_shares)
+        mended[mended.index(max(mended))] -= SHARE
+        mended[priority.priority] = SHARE
+    return mended
 
 
 def dead_letters(facts: Facts, _limits: Limits) -> Iterator[Finding]:

@@ -57,6 +57,9 @@ declare
         ['diagnose_queues',                  'penstock_viewer'],
         ['diagnose_parked',                  'penstock_viewer'],
         ['diagnose_errors',                  'penstock_viewer'],
+        ['diagnose_leases',                  'penstock_viewer'],
+        ['diagnose_priorities',              'penstock_viewer'],
+        ['diagnose_groups',                  'penstock_viewer'],
 
         ['create_topic',                    'penstock_admin'],
         ['delete_topic',                    'penstock_admin'],

@@ -106,8 +106,8 @@ begin
         return;
     end if;
     if group_ids is not null then
-        insert into penstock.group_results (group_id, position, message_id, result)
-        select m.group_id, m.position, m.id, m.result
+        insert into penstock.group_results (group_id, position, message_id, result, done_at)
+        select m.group_id, m.position, m.id, m.result, penstock.clock()
         from unnest(message_ids, group_ids, positions, results) m(id, group_id, position, result)
         where m.group_id is not null and (cardinality(acked) = cardinality(message_ids) or m.id = any(acked))
             and exists (select from penstock.groups g where g.id = m.group_id and m.position between 0 and g.total - 1)

@@ -21,6 +21,7 @@ create table penstock.group_results (
     position int not null,
     message_id bigint not null,
     result jsonb,
+    done_at timestamptz not null default clock_timestamp(),
     primary key (group_id, position)
 );
 comment on table penstock.group_results is 'Members of groups that are done, by their position from 0 on, with their results.';

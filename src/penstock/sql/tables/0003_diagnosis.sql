@@ -117,3 +117,30 @@ create type penstock.parked_diagnosis as (
     parked_since timestamptz,
     next_due_at timestamptz
 );
+create type penstock.lease_diagnosis as (
+    consumer text,
+    queue_name text,
+    idle_count bigint,
+    idle_since timestamptz
+);
+create type penstock.priority_diagnosis as (
+    queue_name text,
+    priority int,
+    ready_count bigint,
+    waiting_since timestamptz,
+    max_active int,
+    min_active int,
+    priority_shares int[]
+);
+create type penstock.group_diagnosis as (
+    group_id bigint,
+    total int,
+    done_count bigint,
+    created_at timestamptz,
+    last_done_at timestamptz,
+    callback_queue text,
+    has_callback_queue boolean,
+    dead_count bigint,
+    dead_queue text,
+    dead_since timestamptz
+);
