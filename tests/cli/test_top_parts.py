@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.cli.screen.sparkline import ASCII, BLOCKS, sparkline, symbols_for
 from penstock.cli.screen.view import Scene, picture
 from penstock.cli.screen.writing import amount, brief, cell, rate
 from penstock.cli.top import SORTS
+from penstock.diagnoses import ParkedDiagnosis
 from penstock.models import DeadLetter, ListedMessage, ListedWorker, QueueSettings, QueueStatistics
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -292,6 +294,17 @@ def test_a_breakdown_that_is_an_estimate_says_so() -> None:
     assert "BY PRIORITY (ESTIMATE)" not in text
 
 
+def test_parked_messages_are_shown_by_task() -> None:
+    scene = Scene(Place("db", "h:1", "18.0"), ASCII)
+    queue = make_queue("q", pending_count=1)
+    scene.history.add(make_snapshot(0, queue))
+    scene.details = make_details(queue)
+    text = "\n".join(line.plain for line in picture(scene, Choices(view="queue"), START, 200, 60))
+    assert "PARKED, no worker could run them" in text
+    assert re.search(r"\(none\) +1 +0s ago +in 0s", text), text
+    assert "1,000+" in text
+
+
 def make_details(queue: Queue) -> Details:
     message = ListedMessage(7, "active", 1, "ten\x1bant", 1, START, None, START, "t", None, None, None, "c")
     later = ListedMessage(8, "scheduled", 1, None, 1, START, START, None, None, None, None, None, "c")
@@ -299,4 +312,8 @@ def make_details(queue: Queue) -> Details:
     blank = DeadLetter(queue.name, 9, None, 3, "failed", "\n", (), START, 1, None, {}, START, "c")
     by_priority = (make_counts(queue.name, pending_count=1, priority=2),)
     by_tenant = (make_counts(queue.name, pending_count=1, is_estimate=True),)
-    return Details(queue, by_priority, by_tenant, (message,), (later,), (dead, blank))
+    parked = (
+        ParkedDiagnosis(queue.name, "ta\x1bsk", 1000, 0, START, START + timedelta(minutes=1)),
+        ParkedDiagnosis(queue.name, "(none)", 1, 0, START, START),
+    )
+    return Details(queue, by_priority, by_tenant, parked, (message,), (later,), (dead, blank))

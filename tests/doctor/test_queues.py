@@ -21,7 +21,7 @@ def test_a_healthy_database(patient: Patient, queue: penstock.Client) -> None:
     queue.send("billing", 1, delay=60)
     found = patient.findings()
     assert [finding for finding in found if finding.status != "ok"] == []
-    assert len({finding.check for finding in found}) == 28
+    assert len({finding.check for finding in found}) == 29
 
 
 def test_messages_that_nobody_takes(patient: Patient, queue: penstock.Client) -> None:

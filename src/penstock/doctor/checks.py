@@ -49,6 +49,7 @@ CHECKS = (
     Check("workers", "workers that were lost, or are of another version", tasks.workers),
     Check("handlers", "handlers that have run for very long, while messages wait", handlers.handlers),
     Check("idle-leases", "messages that a worker holds and does not run", handlers.idle_leases),
+    Check("parked", "messages of tasks that no live worker knows", tasks.parked),
     Check("groups", "groups that cannot complete, or do not get on", handlers.groups),
     Check("schedules", "periodic tasks that are late", tasks.schedules),
     Check("notify", "how full the queue of NOTIFY is", server.notify),

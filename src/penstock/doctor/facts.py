@@ -14,6 +14,7 @@ from penstock.diagnoses import (
     GroupDiagnosis,
     Holder,
     LeaseDiagnosis,
+    ParkedDiagnosis,
     PriorityDiagnosis,
     QueueDiagnosis,
     ServerDiagnosis,
@@ -67,6 +68,7 @@ class Facts:
     queues: Sequence[QueueDiagnosis] | NotKnown
     errors: Sequence[ErrorDiagnosis] | NotKnown
     leases: Sequence[LeaseDiagnosis] | NotKnown
+    parked: Sequence[ParkedDiagnosis] | NotKnown
     priorities: Sequence[PriorityDiagnosis] | NotKnown
     groups: Sequence[GroupDiagnosis] | NotKnown
     workers: Sequence[ListedWorker] | NotKnown

@@ -52,6 +52,7 @@ def gather(
     queues = source.ask(calls.diagnose_queues())
     errors = source.ask(calls.diagnose_errors())
     leases = source.ask(calls.diagnose_leases())
+    parked = source.ask(calls.diagnose_parked())
     priorities = source.ask(calls.diagnose_priorities())
     groups = source.ask(calls.diagnose_groups())
     workers = source.ask(calls.list_workers())
@@ -74,6 +75,7 @@ def gather(
         queues=queues,
         errors=errors,
         leases=leases,
+        parked=parked,
         priorities=priorities,
         groups=groups,
         workers=workers,

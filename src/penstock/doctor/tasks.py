@@ -9,11 +9,13 @@ from penstock.version import __version__
 from penstock.wording import age, ago, count
 
 from .facts import Facts, known
-from .findings import Finding, Limits, ok, severity, shell
+from .findings import Finding, Limits, many, ok, severity, shell
 
-__all__ = ["schedules", "workers"]
+__all__ = ["parked", "schedules", "workers"]
 
 SHOWN = 10
+# What park_messages() calls the task of a message that has none.
+NO_TASK = "(none)"
 
 
 def workers(facts: Facts, _limits: Limits) -> Iterator[Finding]:
@@ -51,6 +53,41 @@ def workers(facts: Facts, _limits: Limits) -> Iterator[Finding]:
 
 def _name(worker: ListedWorker) -> str:
     return f"worker {worker.pid} on {worker.hostname}"
+
+
+def parked(facts: Facts, limits: Limits) -> Iterator[Finding]:
+    found, now, fine = known(facts.parked), facts.engine_now, True
+    for each in found:
+        known_to = [
+            worker
+            for worker in known(facts.workers)
+            if worker.is_alive and each.queue_name in worker.queues and each.task_name in worker.tasks
+        ]
+        status = severity((now - each.parked_since).total_seconds(), limits)
+        if known_to or status == "ok":
+            continue  # a live worker takes them out as soon as it has a free slot
+        fine = False
+        messages = many(each.parked_count, "message")
+        if each.task_name == NO_TASK:
+            told = f"{messages} without a task header, which no worker can run"
+            advice = "Look at them, and cancel what is not wanted (penstock message cancel):"
+        else:
+            told = f"{messages} of task {each.task_name!r}, which no live worker knows"
+            advice = "Start a worker that has this task; or look at them, and cancel what is not wanted:"
+        yield Finding(
+            "parked",
+            status,
+            f"queue {each.queue_name}",
+            f"{told}; the oldest was published {ago(each.parked_since, now)}.",
+            advice,
+            shell("penstock", "message", "list", each.queue_name, "--state", "scheduled"),
+        )
+    if fine:
+        number = sum(each.parked_count for each in found)
+        waiting = (
+            f"{count(number, 'message')} of tasks that live workers know, or of late" if number else "None"
+        )
+        yield ok("parked", f"{waiting}.")
 
 
 def schedules(facts: Facts, limits: Limits) -> Iterator[Finding]:

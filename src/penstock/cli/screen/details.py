@@ -22,6 +22,8 @@ __all__ = ["detail_lines"]
 
 # Between two tables that stand side by side.
 GAP = 4
+# Where the count of parked messages stops.
+MOST_COUNTED = 1000
 
 
 def detail_lines(
@@ -42,6 +44,7 @@ def detail_lines(
         *_wrapped(_settings(queue.settings), width),
         *_breakdowns(details, width),
         *_section("DEAD LETTERS, the last ones", _dead(details, at), width),
+        *_parked(details, at, width),
         *_section("IN FLIGHT", _messages(details.active, at), width),
         *_section("NEXT", _messages(details.coming, at), width),
     ]
@@ -164,6 +167,21 @@ def _messages(messages: Sequence[ListedMessage], at: datetime) -> Grid:
             when,
         )
     return grid
+
+
+def _parked(details: Details, at: datetime, width: int) -> list[Text]:
+    """Messages that workers could not run, by task; no section where there are none."""
+    if not details.parked:
+        return []
+    grid = Grid(("TASK", "MESSAGES", "OLDEST", "READY AGAIN"), right=(1,))
+    for each in details.parked:
+        grid.add(
+            printable(each.task_name),
+            f"{each.parked_count:,}{'+' if each.parked_count >= MOST_COUNTED else ''}",
+            f"{brief(int((at - each.parked_since).total_seconds()))} ago",
+            f"in {brief(max(0, int((each.next_due_at - at).total_seconds())))}",
+        )
+    return _section("PARKED, no worker could run them", grid, width)
 
 
 def _dead(details: Details, at: datetime) -> Grid:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from penstock._sync.client import Client
 from penstock.cli.output import age, printable
+from penstock.diagnoses import ParkedDiagnosis
 from penstock.doctor.holders import subject
 from penstock.models import DeadLetter, ListedMessage, ListedWorker, QueueSettings, QueueStatistics
 
@@ -17,6 +18,7 @@ __all__ = ["Details", "Place", "Queue", "Snapshot", "find_place", "read", "read_
 MOST_TENANTS = 8
 MOST_MESSAGES = 8
 MOST_DEAD = 8
+MOST_PARKED = 8
 # For so long a transaction may be open before anybody is told.
 HOLD_SECONDS = 60.0
 
@@ -72,6 +74,7 @@ class Details:
     queue: Queue
     by_priority: tuple[QueueStatistics, ...]
     by_tenant: tuple[QueueStatistics, ...]
+    parked: tuple[ParkedDiagnosis, ...]
     active: tuple[ListedMessage, ...]
     coming: tuple[ListedMessage, ...]
     dead: tuple[DeadLetter, ...]
@@ -126,6 +129,7 @@ def read_details(client: Client, queue: Queue) -> Details:
         queue,
         tuple(client.get_queue_statistics(name, breakdown="priority")),
         tuple(client.get_queue_statistics(name, breakdown="tenant", top=MOST_TENANTS)),
+        tuple(each for each in client.diagnose_parked() if each.queue_name == name)[:MOST_PARKED],
         tuple(client.list_messages(name, state="active", page_size=MOST_MESSAGES)),
         tuple(coming),
         tuple(client.list_dlq_messages(name, page_size=MOST_DEAD, newest_first=True)),
