@@ -10,8 +10,9 @@ from .examining import Patient
 def park(queue: penstock.Client, number: int, task_name: str) -> None:
     """So many messages that a worker met and did not know."""
     queue.send_many("billing", range(number))
-    ids = [message.id for message in queue.consume_batch("billing", batch_size=number, token="worker")]
-    assert queue.park_messages("billing", ids, "worker", [task_name] * number) == ids
+    messages = queue.consume_batch("billing", batch_size=number)
+    ids = [message.id for message in messages]
+    assert queue.park_messages("billing", ids, messages[0].token, [task_name] * number) == ids
 
 
 def live_worker(queue: penstock.Client, *tasks: str) -> None:

@@ -84,10 +84,8 @@ def parked(facts: Facts, limits: Limits) -> Iterator[Finding]:
         )
     if fine:
         number = sum(each.parked_count for each in found)
-        waiting = (
-            f"{count(number, 'message')} of tasks that live workers know, or of late" if number else "None"
-        )
-        yield ok("parked", f"{waiting}.")
+        messages = f"{count(number, 'message')}, of tasks that live workers know, or since a moment ago"
+        yield ok("parked", f"{messages if number else 'None'}.")
 
 
 def schedules(facts: Facts, limits: Limits) -> Iterator[Finding]:
