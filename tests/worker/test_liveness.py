@@ -340,7 +340,7 @@ class Storm:
         self.healthy += 1
 
 
-async def test_a_storm_of_retries_leaves_every_second_delivery_to_healthy_tasks(
+async def test_a_storm_of_retries_does_not_stop_healthy_tasks(
     database18: str, engine: Engine
 ) -> None:
     """One thread needs four seconds for all that fails; each is due again a second after it failed."""
@@ -353,5 +353,5 @@ async def test_a_storm_of_retries_leaves_every_second_delivery_to_healthy_tasks(
         fill(engine, "q", "work", 10)
         failed = storm.failed
         await reaches(lambda: storm.healthy, 10, "healthy tasks amid the storm", 2 * SOON)
-        # What the worker had claimed ahead, and every second delivery.
-        assert storm.failed - failed <= 10 + 40
+        # What was in line before, what the worker had claimed ahead, and from then on every second delivery.
+        assert storm.failed - failed <= 200 + 10 + 40
