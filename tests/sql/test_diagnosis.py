@@ -14,7 +14,7 @@ from .engine import Engine
 
 Sql = psycopg.Connection[Any]
 INVOKERS = ("server", "holders", "tables", "statements")
-DEFINERS = ("engine", "queues", "errors")
+DEFINERS = ("engine", "errors", "groups", "leases", "priorities", "queues")
 
 
 def diagnose(sql: Sql, what: str) -> list[dict[str, Any]]:
