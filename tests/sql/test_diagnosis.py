@@ -14,7 +14,7 @@ from .engine import Engine
 
 Sql = psycopg.Connection[Any]
 INVOKERS = ("server", "holders", "tables", "statements")
-DEFINERS = ("engine", "queues", "errors", "parked")
+DEFINERS = ("engine", "errors", "groups", "leases", "priorities", "queues", "parked")
 
 
 def diagnose(sql: Sql, what: str) -> list[dict[str, Any]]:

@@ -131,6 +131,13 @@ def house(engine: Engine) -> Engine:
         "select penstock.put_schedule('s', 'shut', '1', null, 2, null, null, '1', 'skip', '2030-01-01')"
     )
     engine.query("select penstock.register_worker('holder', 'h', 1, '1', '{shut}', '{secret}', 1)")
+    # The worker runs none of what it holds, and one message is of a priority without a place.
+    engine.query("update penstock.active set claimed_at = claimed_at - interval '1 hour' returning id")
+    engine.query(
+        "select penstock.alter_queue("
+        "'shut', max_active => 100, min_active => 0, priority_shares => '{30,30,40,0}')"
+    )
+    engine.query("select penstock.send_message('shut', '\"secret\"', priority => 3)")
     engine.query("select penstock.grant_queue('penstock_admin', 'shut', 'publish')")
     return engine
 

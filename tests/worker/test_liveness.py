@@ -340,9 +340,7 @@ class Storm:
         self.healthy += 1
 
 
-async def test_a_storm_of_retries_does_not_stop_healthy_tasks(
-    database18: str, engine: Engine
-) -> None:
+async def test_a_storm_of_retries_does_not_stop_healthy_tasks(database18: str, engine: Engine) -> None:
     """One thread needs four seconds for all that fails; each is due again a second after it failed."""
     storm = Storm()
     engine.queue("q", max_delivery_attempts=0)

@@ -213,10 +213,13 @@ def test_what_was_lost_while_it_waited_for_a_place_does_not_begin(stage: Stage) 
     second = stage.worker("--lease", str(LEASE))
     stage.heard(f"begins 0 {second.pid}")
     stage.until(lambda: stage.state("one_by_one", ids[1]) != "active", "the lease on the other one is gone")
+    # The first worker has a free slot then, and must not claim anything again.
+    stage.app.client.pause_queue("q")
     first.signal(signal.SIGCONT)
     first.says("the lease was lost")
     assert first.stop() == 0
     assert f"begins 1 {first.pid}" not in stage.said
+    stage.app.client.resume_queue("q")
     stage.open("gate")
     stage.done("one_by_one", *ids)
     assert second.stop() == 0
