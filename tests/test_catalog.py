@@ -118,7 +118,7 @@ SIGNATURES = {
     "consume_tasks": (
         """queue_name text, task_names text[], consumer_token text = NULL, vt_seconds int4 = NULL,
         batch_size int4 = 10, task_limits int4[] = NULL, task_lanes int4[] = NULL, lane_limits int4[] = NULL,
-        lost_most int4 = 0""",
+        lost_most int4 = 0, park_others bool = false""",
         MESSAGE,
     ),
     "park_messages": ("queue_name text, message_ids int8[], token text, task_names text[]", "setof int8"),

@@ -128,6 +128,7 @@ TYPES = {
     "page_size": "integer",
     "payload": "jsonb",
     "payloads": "jsonb[]",
+    "park_others": "boolean",
     "pid": "integer",
     "positions": "integer[]",
     "priorities": "integer[]",

@@ -144,7 +144,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "consume_tasks": {
         **{"queue_name": TEXT, "batch_size": INTEGER, "visibility_timeout": DURATION, "token": TEXT},
         **{"task_names": TEXTS, "task_limits": INTEGERS, "task_lanes": INTEGERS, "lane_limits": INTEGERS},
-        "lost_most": INTEGER,
+        **{"lost_most": INTEGER, "park_others": BOOLEAN},
     },
     "park_messages": {"queue_name": TEXT, "message_ids": BIGINTS, "token": TEXT, "task_names": TEXTS},
     "consume_one": {"queue_name": TEXT, "visibility_timeout": DURATION, "token": TEXT},

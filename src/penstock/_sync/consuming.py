@@ -84,12 +84,13 @@ class Consuming(Carrier):
         task_lanes: Sequence[int] | None = None,
         lane_limits: Sequence[int] | None = None,
         lost_most: int = 0,
+        park_others: bool = False,
     ) -> list[Message[Any]]:
         """consume_batch() for a worker that can run these tasks: messages parked for them come back first.
 
         task_limits: at most so many of each. task_lanes: a number from 1 on for each; tasks with the same
         number share lane_limits[number]. lost_most: how many of those come back that were lost with a worker.
-        Messages of other tasks may come, too.
+        Messages of other tasks may come, too; park_others: they are parked instead.
         """
         codec = self._codec_for(model)
         claim = calls.consume_tasks(
@@ -102,6 +103,7 @@ class Consuming(Carrier):
             task_lanes=task_lanes,
             lane_limits=lane_limits,
             lost_most=lost_most,
+            park_others=park_others,
         )
         timed = self._run_timed(claim)
         return [self._message_of(claimed, codec, timed.sent_at) for claimed in timed.result]

@@ -148,7 +148,7 @@ def reject_unreadable_messages(queue_name: str, batch_size: int) -> Call[list[Un
 class Parked(NamedTuple):
     """Which parked messages a claim is to bring: of which tasks, how many of each, and of each lane of tasks.
 
-    lost_most: how many of those that were lost with a worker.
+    lost_most: how many of those that were lost with a worker. park_others: all other messages are parked.
     """
 
     task_names: list[str]
@@ -156,6 +156,7 @@ class Parked(NamedTuple):
     task_lanes: list[int]
     lane_limits: list[int]
     lost_most: int
+    park_others: bool
 
 
 TASK = (

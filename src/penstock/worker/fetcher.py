@@ -23,7 +23,6 @@ from penstock.errors import (
     SchemaError,
 )
 from penstock.payloads import load_headers
-from penstock.statements import Call
 from penstock.tasks.app import App
 from penstock.values import Backoff
 from penstock.wording import shown
@@ -50,10 +49,10 @@ POLL_LISTENING_SECONDS = 1.0
 DUE_SLACK_SECONDS = 0.02
 # How often a busy queue is asked for parked messages of tasks that this worker knows.
 PARKED_SECONDS = 1.0
+# After messages that could not run, claims park the like themselves.
+SEARCH_SECONDS = 1.0
 # After a message that was lost with a worker could not run beside others of its kind.
 SUSPECTS_SECONDS = 1.0
-# While claims bring nothing that can run, they grow to so many times what there is room for.
-LONGEST_STRIDE = 16
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
 LOST_DELIVERIES = 3
 # Between attempts to reach the database.
@@ -80,9 +79,8 @@ class Source(AsyncFlag):
         self.parked_at = 0.0
         # Routes that had no room for messages of this queue, which this worker parked.
         self.full: dict[Route, None] = {}
-        # The last claim brought messages that could not run: claims look further, and park the like at once.
-        self.is_searching = False
-        self.stride = 1
+        # Claims of late brought messages that could not run: till then claims park the like, and look on.
+        self.search_until = 0.0
         self._wake_up = wake_up
         self.set()
 
@@ -90,6 +88,10 @@ class Source(AsyncFlag):
         if self.is_set() or any(room_of(route) > 0 for route in self.full):
             return 0.0
         return min(self.poll_at, self.due[0]) if self.due else self.poll_at
+
+    @property
+    def is_searching(self) -> bool:
+        return now() < self.search_until
 
     def set(self) -> None:
         super().set()
@@ -194,7 +196,7 @@ class Fetcher:
         self._wake_up.clear()
         for source in self._sources:
             if source.next_poll() <= now() and (room := self._room(source)):
-                await self._fetch(source, min(MOST_CLAIMED, room * source.stride))
+                await self._fetch(source, MOST_CLAIMED if source.is_searching else min(MOST_CLAIMED, room))
         # The queue that was served first is served last in the next round.
         self._sources.append(self._sources.pop(0))
         waits = [source.next_poll() - now() for source in self._sources if self._room(source)]
@@ -215,20 +217,18 @@ class Fetcher:
             heappop(source.due)
         await self._leases.catch_up()
         token = self._leases.token
+        is_search = source.is_searching
         asked = self._routes_to_ask_for(source)
         room = {of: of.room for route in asked for of in route}
-        parked = self._parked(asked) if asked else None
+        parked = self._parked(asked, park_others=is_search) if asked else None
         claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted, parked=parked)
         try:
-            if source.is_searching:
-                sorted_out = await self._claim_and_park(source, claim)
-            else:
-                sorted_out = self._sort_out((await self._claims._attempt(claim)).result)
+            claimed = (await self._claims._attempt(claim)).result
         except QueueNotFound:
             await self._declare()
             source.poll_at = now() + LONGEST_POLL_SECONDS
             return
-        except (ConnectionLost, DatabaseUnavailable, psycopg.OperationalError):
+        except (ConnectionLost, DatabaseUnavailable):
             # No part of this worker knows what it may have claimed: our token must not keep that alive.
             self._leases.renew_token()
             source.set()
@@ -242,11 +242,17 @@ class Fetcher:
             return
         self._contact.answered()
         self._contact.claimed(source.queue_name)
+        sorted_out = self._sort_out(claimed)
         self._executor.begin(sorted_out.runs)
         if asked:
             self._parked_came(source, asked, room, sorted_out.runs)
-        self._came(source, sorted_out.claimed, wanted)
-        await self._set_aside(source, sorted_out)
+        self._came(source, claimed, wanted)
+        if is_search:
+            # It may have parked more than it brought: the next claim tells whether there is anything left.
+            source.set()
+            source.search_until = source.search_until if claimed else 0.0
+        if sorted_out.left:
+            await self._set_aside(source, sorted_out.left)
 
     def _came(self, source: Source, claimed: list[Claimed], wanted: int) -> None:
         """When to look again: at once where there may be more."""
@@ -260,25 +266,6 @@ class Fetcher:
                 source.set()
             self.on_claimed(len(claimed))
 
-    async def _claim_and_park(self, source: Source, claim: Call[list[Claimed]]) -> Sorted:
-        """In one transaction: what cannot run here is never held, whatever becomes of this worker."""
-        sorted_out = Sorted([], [], [])
-        try:
-            async with self._claims.transaction() as transaction:
-                sorted_out = self._sort_out(await transaction._run(claim))
-                if sorted_out.left:
-                    await transaction._run(_park_call(source.queue_name, sorted_out.left))
-        except BaseException:
-            self._give_up(sorted_out.runs)
-            source.is_searching = False
-            raise
-        return sorted_out
-
-    def _give_up(self, runs: list[Run]) -> None:
-        """These were never begun: the claim was rolled back, or may have been."""
-        for run in runs:
-            run.is_over = True
-
     # Parked messages
 
     def _routes_to_ask_for(self, source: Source) -> dict[Route, list[str]]:
@@ -287,15 +274,16 @@ class Fetcher:
         All of them where the queue has nothing else, or was not asked for a while. Else those of routes that
         had no room before.
         """
-        if not (source.was_short or now() >= source.parked_at or source.full):
+        is_all = source.is_searching or source.was_short or now() >= source.parked_at
+        if not (is_all or source.full):
             return {}
         routes = self._executor.routes_with_room()
-        if source.was_short or now() >= source.parked_at:
+        if is_all:
             return routes
         return {route: names for route, names in routes.items() if route in source.full}
 
-    def _parked(self, routes: dict[Route, list[str]]) -> Parked:
-        parked = Parked([], [], [], [], self._lost_most(routes))
+    def _parked(self, routes: dict[Route, list[str]], *, park_others: bool) -> Parked:
+        parked = Parked([], [], [], [], self._lost_most(routes), park_others)
         numbers: dict[Lane, int] = {}
         for route, names in routes.items():
             if route[0] not in numbers:
@@ -325,18 +313,17 @@ class Fetcher:
             else:
                 source.full.pop(route, None)
 
-    async def _set_aside(self, source: Source, sorted_out: Sorted) -> None:
+    async def _set_aside(self, source: Source, left: list[Left]) -> None:
         """Take messages that cannot run here out of the line, for workers that can run them."""
-        left, was_searching = sorted_out.left, source.is_searching
-        source.is_searching = bool(left)
-        source.stride = min(source.stride * 2, LONGEST_STRIDE) if left and not sorted_out.runs else 1
+        source.search_until = now() + SEARCH_SECONDS
         for one in left:
             if one.route is not None:
                 source.full.setdefault(one.route)
-        if not left or was_searching:
-            return
+        ids, names = [one.claimed.message_id for one in left], [one.task_name for one in left]
         try:
-            await self._claims._attempt(_park_call(source.queue_name, left))
+            await self._claims._attempt(
+                calls.park_messages(source.queue_name, ids, left[0].claimed.token, names)
+            )
         except QueueNotFound:
             return
         except (ConnectionLost, DatabaseUnavailable):
@@ -407,8 +394,3 @@ class Fetcher:
         for source in self._sources:
             if source.channel is None:
                 source.channel = await self._client._host.listen(source.queue_name, source)
-
-
-def _park_call(queue_name: str, left: list[Left]) -> Call[list[int]]:
-    ids, names = [one.claimed.message_id for one in left], [one.task_name for one in left]
-    return calls.park_messages(queue_name, ids, left[0].claimed.token, names)

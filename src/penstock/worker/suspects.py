@@ -23,6 +23,8 @@ class Suspects:
 
     def __init__(self) -> None:
         self._held: dict[Run, float] = {}
+        # Till then others have their turn: for as long as one ran alone.
+        self._rest_until = 0.0
 
     def room(self, slots: int) -> int:
         """How many more suspects may run in a lane with so many slots."""
@@ -34,7 +36,7 @@ class Suspects:
     def accept(self, run: Run, slots: int) -> bool:
         """Whether a suspect may run now; it counts as running then."""
         room = self.room(slots)
-        if room == 0 or (_is_grave(run) and self._held):
+        if room == 0 or (_is_grave(run) and (self._held or now() < self._rest_until)):
             return False
         self._held[run] = now()
         return True
@@ -48,7 +50,9 @@ class Suspects:
 
     def _forget_ended(self) -> None:
         for run in [run for run in self._held if run.is_over]:
-            del self._held[run]
+            began_at = self._held.pop(run)
+            if _is_grave(run):
+                self._rest_until = now() + min(now() - began_at, ALONE_SECONDS)
 
 
 def _is_grave(run: Run) -> bool:

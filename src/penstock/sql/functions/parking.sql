@@ -135,6 +135,37 @@ $$;
 comment on function penstock._unpark(int, timestamptz, text[], int[], int[], int[], int, int) is
     'Makes parked messages of these tasks ready, up to so many of each lane; of those that were lost with a worker, up to so many in all.';
 
+-- Numbers of the messages in the list that there is no room for: of another task, or too many of a task, of a lane, or of the lost ones.
+create or replace function penstock._without_room(
+    claimed penstock.message[], task_names text[], task_limits int[], task_lanes int[], lane_limits int[], lost_most int
+) returns int[]
+language sql stable
+as $$
+    select array(
+        select c.n::int
+        from (
+            select
+                m.n, t.name, t.most, lane_limits[t.lane] as lane_most, m.lost_deliveries > 0 as is_lost,
+                row_number() over (partition by t.name order by m.n) as nth_of_task,
+                row_number() over (partition by t.lane order by m.n) as nth_of_lane,
+                row_number() over (partition by m.lost_deliveries > 0 order by m.n) as nth_of_all
+            from unnest(claimed) with ordinality
+                m(message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt, published_at, priority, tenant,
+                  attempts_limit, lost_deliveries, queue_capped, n)
+            left join unnest(task_names, task_limits, task_lanes) t(name, most, lane) on t.name = penstock._task_of(m.headers)
+        ) c
+        where c.name is null or c.nth_of_task > c.most or c.nth_of_lane > c.lane_most or (c.is_lost and c.nth_of_all > lost_most)
+        order by c.n
+    )
+$$;
+comment on function penstock._without_room(penstock.message[], text[], int[], int[], int[], int) is
+    'Which of the claimed messages a worker cannot run, by what it said that it has room for.';
+
+create or replace function penstock._task_of(headers jsonb) returns text
+language sql immutable
+as $$ select case when jsonb_typeof(headers -> 'task') = 'string' then headers ->> 'task' end $$;
+comment on function penstock._task_of(jsonb) is 'The task of a message, by its headers; null where it has none.';
+
 create or replace function penstock.consume_tasks(
     queue_name text,
     task_names text[],
@@ -144,16 +175,22 @@ create or replace function penstock.consume_tasks(
     task_limits int[] default null,
     task_lanes int[] default null,
     lane_limits int[] default null,
-    lost_most int default 0
+    lost_most int default 0,
+    park_others boolean default false
 ) returns setof penstock.message
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
+set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_mergejoin = off
 set jit = off
 as $$
+#variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name, 'consume');
+    token text := coalesce(consumer_token, gen_random_uuid()::text);
+    kept penstock.message[] := '{}';
+    claimed penstock.message[];
+    others int[];
 begin
     perform penstock._check_consume(consumer_token, vt_seconds, batch_size);
     perform penstock._check_range('lost_most', lost_most, 0, 10000);
@@ -170,8 +207,27 @@ begin
     if (select q.paused_at is null from penstock.queues q where q.id = queue) and pg_try_advisory_xact_lock_shared(1346719315, queue) then
         perform penstock._unpark(queue, penstock.clock(), task_names, task_limits, task_lanes, lane_limits, batch_size, lost_most);
     end if;
-    return query select * from penstock.consume_messages_batch(queue_name, consumer_token, vt_seconds, batch_size);
+    if park_others is not true then
+        return query select * from penstock.consume_messages_batch(queue_name, token, vt_seconds, batch_size);
+        return;
+    end if;
+    -- Look on until there is a message that can run, or the line is at its end.
+    for look in 1..10 loop
+        claimed := array(select m from penstock.consume_messages_batch(queue_name, token, vt_seconds, batch_size) m);
+        exit when claimed = '{}';
+        others := penstock._without_room(kept || claimed, task_names, task_limits, task_lanes, lane_limits, lost_most);
+        kept := kept || claimed;
+        if others <> '{}' then
+            perform penstock.park_messages(
+                queue_name, array(select (kept[o]).message_id from unnest(others) o), token,
+                array(select penstock._task_of((kept[o]).headers) from unnest(others) o)
+            );
+            kept := array(select kept[k] from generate_subscripts(kept, 1) k where not k = any(others) order by k);
+        end if;
+        exit when kept <> '{}' or cardinality(claimed) < batch_size;
+    end loop;
+    return query select * from unnest(kept);
 end
 $$;
-comment on function penstock.consume_tasks(text, text[], text, int, int, int[], int[], int[], int) is
-    'consume_messages_batch() for a worker that can run these tasks: messages that are parked for them come back first (park_messages), in front of the line. task_limits: at most so many of each task. task_lanes: a number from 1 on for each task; tasks with the same number share lane_limits[number]. Without limits: batch_size of each. lost_most: how many of those come back that were lost with a worker. Messages of other tasks may come, too.';
+comment on function penstock.consume_tasks(text, text[], text, int, int, int[], int[], int[], int, boolean) is
+    'consume_messages_batch() for a worker that can run these tasks: messages that are parked for them come back first (park_messages), in front of the line. task_limits: at most so many of each task. task_lanes: a number from 1 on for each task; tasks with the same number share lane_limits[number]. Without limits: batch_size of each. lost_most: how many of those come back that were lost with a worker. Messages of other tasks may come, too; park_others: they do not, nor more than the limits, but are parked at once, so the caller never holds them. It looks on until it finds a message that can run, past 10 times batch_size at the most.';

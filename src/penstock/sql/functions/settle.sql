@@ -249,10 +249,7 @@ begin
             g.*,
             penstock._add_error(g.errors, g.attempts, at, error, token is null) as history,
             not fair and token is null and penstock._lost_deliveries(g.errors) = 0 as to_front,
-            case
-                when g.attempts >= coalesce(g.attempts_limit, most) then 'no_attempts_left'
-                when g.expires_at <= at then 'expired'
-            end as reason,
+            penstock._reason_to_end(g.attempts, coalesce(g.attempts_limit, most), g.expires_at, at) as reason,
             coalesce(delay_seconds, delays[least(g.attempts, cardinality(delays))]) as delay
         from gone g
     ), buried as (

@@ -398,16 +398,7 @@ begin
     if ids is null then
         return;
     end if;
-    with gone as (
-        delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
-    )
-    insert into penstock.scheduled
-        (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-         payload, body, errors)
-    select
-        queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, at, g.published_at, g.expires_at, g.lifetime, g.tenant,
-        g.dedup_key, g.headers, g.payload, g.body, g.errors
-    from gone g;
+    perform penstock._leave_waiting(queue_id, ids, at);
 end
 $$;
 comment on function penstock._end_wait(int, timestamptz, timestamptz, int) is
