@@ -270,9 +270,11 @@ async def _tasks(api: AsyncApi) -> None:
     await api.ack_tasks(
         "tasks", ids[1:2], WORKER, results=[{"r": [1, None]}], group_ids=[group], positions=[0]
     )
+    await api.park_messages("tasks", ids, WORKER, ["first"] * len(ids))
+    await api.consume_tasks(
+        "tasks", ["first"], batch_size=1, token=WORKER, task_limits=[1], task_lanes=[1], lane_limits=[1]
+    )
     await api.ack_tasks("tasks", ids, WORKER)
-    await api.park_messages("tasks", ids, WORKER, ["a"] * len(ids))
-    await api.consume_tasks("tasks", ["a"], batch_size=1, token=WORKER, lost_most=1)
     await api.finish_groups()
     await api.consume_one("tasks", token=WORKER)
     await api.announce_done("tasks", ids)

@@ -37,12 +37,17 @@ class QueueMachine(Consuming):
 
     @rule()
     def maintain(self) -> None:
-        did = {
-            (action, name): n
+        did: Counter[tuple[str, str]] = Counter()
+        is_unfinished = True
+        while is_unfinished:
+            is_unfinished = False
             for action, name, n in self.engine.all(
                 "select action, queue_name, affected from penstock.maintain()"
-            )
-        }
+            ):
+                if action == "unfinished":
+                    is_unfinished = True
+                else:
+                    did[action, name] += n
         snapshot = self.engine.snapshot()
         removed = self._forget_what_was_kept_for_long_enough(snapshot)
         expected = self.model.maintain(self._outside(snapshot)) + removed

@@ -124,7 +124,8 @@ class Executor:
         route = self.route(run.task)
         for lane in route:
             if lane not in rooms:
-                rooms[lane] = max(lane.room, self._promised.get(lane, 0))
+                # As when the claim was made: slots that became free since are for parked messages first.
+                rooms[lane] = self._promised.get(lane, lane.room)
             if rooms[lane] <= 0:
                 return False
         if run.claimed.lost_deliveries and not self.suspects.accept(run, route[0].limit):

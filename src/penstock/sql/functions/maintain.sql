@@ -127,13 +127,12 @@ comment on function penstock._forget_done_from(int, timestamptz, bigint, int) is
 -- For queues that keep their history for less than the longest, and for what lies in the default partition. The oldest ids first. Where
 -- many of those were completed lately the walk may end before it comes to what is old: so it goes on from somewhere else, each time
 -- from another place.
-create or replace function penstock._forget_done(queue_id int, before timestamptz, batches int) returns bigint
+create or replace function penstock._forget_done(queue_id int, before timestamptz, batches int, out removed bigint, out is_finished boolean)
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    removed bigint;
-    is_finished boolean;
+    more bigint;
     first_id bigint;
     last_id bigint;
     middle bigint;
@@ -141,7 +140,7 @@ declare
 begin
     select f.removed, f.is_finished into removed, is_finished from penstock._forget_done_from(queue_id, before, 0, (batches + 1) / 2) f;
     if is_finished or batches < 2 then
-        return removed;
+        return;
     end if;
     select d.id into first_id from penstock.done d where d.queue_id = queue_id order by d.id limit 1;
     select d.id into last_id from penstock.done d where d.queue_id = queue_id order by d.id desc limit 1;
@@ -152,10 +151,12 @@ begin
         exit when published < before;
         last_id := middle;
     end loop;
-    return removed + (select f.removed from penstock._forget_done_from(queue_id, before, middle, batches / 2) f);
+    select f.removed into more from penstock._forget_done_from(queue_id, before, middle, batches / 2) f;
+    removed := removed + more;
 end
 $$;
-comment on function penstock._forget_done(int, timestamptz, int) is 'Removes completed messages of one queue that are kept for long enough.';
+comment on function penstock._forget_done(int, timestamptz, int) is
+    'Removes completed messages of one queue that are kept for long enough; is_finished where it came to the end of them.';
 
 create or replace function penstock._remove_orphans() returns bigint
 language plpgsql
@@ -186,6 +187,8 @@ declare
     queue record;
     removed bigint;
     n bigint;
+    fruitless int;
+    is_finished boolean;
 begin
     is_done := true;
     results := '{}';
@@ -224,12 +227,17 @@ begin
             results := results || ('dead letters removed', queue.name, removed)::penstock.maintenance_result;
         end if;
         removed := 0;
+        fruitless := 0;
         loop
-            n := penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds), 10);
+            select f.removed, f.is_finished into n, is_finished
+            from penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds), 20) f;
             removed := removed + n;
-            exit when n < 1000 or clock_timestamp() > until;
+            -- Where the walk does not come to its end it goes on somewhere else each time; a few times in vain are enough.
+            fruitless := case when n = 0 then fruitless + 1 else 0 end;
+            is_finished := is_finished or fruitless = 3;
+            exit when is_finished or clock_timestamp() > until;
         end loop;
-        is_done := is_done and n < 1000;
+        is_done := is_done and is_finished;
         if removed > 0 then
             results := results || ('completed removed', queue.name, removed)::penstock.maintenance_result;
         end if;
@@ -371,6 +379,7 @@ declare
     queue record;
     swept record;
     unfinished int[] := '{}';
+    results penstock.maintenance_result[] := '{}';
     most int := 100;
     todo int[];
 begin
@@ -390,7 +399,7 @@ begin
                 most := 10;
             end if;
             select * into swept from penstock._sweep(queue.id, queue.name, queue.notify, queue.has_aside, most, until);
-            return query select * from unnest(swept.results);
+            results := results || swept.results;
             if not swept.is_done then
                 unfinished := unfinished || queue.id;
             end if;
@@ -400,6 +409,9 @@ begin
         unfinished := '{}';
         most := 1000;
     end loop;
+    return query
+    select r.action, r.queue_name, sum(r.affected)::bigint from unnest(results) with ordinality r(action, queue_name, affected, n)
+    group by r.action, r.queue_name order by min(r.n);
     return query select 'unfinished', q.name, 1::bigint from penstock.queues q where q.id = any(unfinished) order by q.name;
 end
 $$;
