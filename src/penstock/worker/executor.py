@@ -84,11 +84,15 @@ class Executor:
     def room(self, queue_name: str) -> int:
         """How many messages of a queue to claim: as many as the route with the most room takes.
 
-        Which tasks they are of is known only when they are there: submit() takes those that have room.
+        Which tasks they are of is known only when they are there: admit() takes those that have room. So
+        while a lane of the queue is merely busy, it gets its messages first.
         """
         routes = self._routes[queue_name]
         self._promised = {lane: lane.room for route in routes for lane in route}
-        return 0 if self.suspects.alone_for else max(map(room_of, routes), default=0)
+        is_busy = any(room == 0 and not lane.is_blocked for lane, room in self._promised.items())
+        if is_busy or self.suspects.alone_for:
+            return 0
+        return max((min(self._promised[lane] for lane in route) for route in routes), default=0)
 
     def routes_with_room(self) -> dict[Route, list[str]]:
         """The names of all tasks that there is room for, by their route."""
@@ -98,10 +102,10 @@ class Executor:
         return {route: names[route] for route in names if room_of(route) > 0}
 
     @property
-    def has_enough(self) -> bool:
-        """Whether a lane has so much in line that it is no use to claim a few more for it."""
+    def is_busy(self) -> bool:
+        """Whether a lane has no room now, and may have some soon."""
         lanes = (self.coroutines, self.threads, self.processes, *self._limited.values())
-        return any(lane.has_enough for lane in lanes)
+        return any(lane.room == 0 and not lane.is_blocked for lane in lanes)
 
     # Runs
 

@@ -196,11 +196,11 @@ class Fetcher:
         self._wake_up.clear()
         for source in self._sources:
             if source.next_poll() <= now() and (room := self._room(source)):
-                await self._fetch(source, MOST_CLAIMED if source.is_searching else min(MOST_CLAIMED, room))
+                await self._fetch(source, min(MOST_CLAIMED, room))
         # The queue that was served first is served last in the next round.
         self._sources.append(self._sources.pop(0))
         waits = [source.next_poll() - now() for source in self._sources if self._room(source)]
-        if self._executor.has_enough:
+        if self._executor.is_busy:
             # Unless what is in line takes longer than those before it: then that is less than it was.
             waits.append(RATE_SECONDS)
         if alone_for := self._executor.suspects.alone_for:

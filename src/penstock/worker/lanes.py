@@ -14,12 +14,17 @@ __all__ = ["RATE_SECONDS", "Lane", "Route", "room_of"]
 # So much work is claimed ahead of the slots that are free: what they do in this time.
 AHEAD_SECONDS = 0.1
 RATE_SECONDS = 0.1
+# A lane that takes nothing for so long is not merely busy.
+BLOCKED_SECONDS = 0.25
 
 
 class Lane:
     """So many at once; the others wait in line."""
 
-    __slots__ = ("_counted_at", "_ended", "_ended_before", "_rate", "limit", "name", "running", "waiting")
+    __slots__ = (
+        *("_counted_at", "_ended", "_ended_before", "_full_since", "_rate"),
+        *("limit", "name", "running", "waiting"),
+    )
 
     def __init__(self, name: str, limit: int) -> None:
         self.name = name
@@ -30,6 +35,7 @@ class Lane:
         self._counted_at = time.monotonic()
         # Tasks a second, of late.
         self._rate = 0.0
+        self._full_since: float | None = None
 
     def end(self) -> None:
         """One of those that ran has left its slot."""
@@ -54,8 +60,21 @@ class Lane:
 
     @property
     def room(self) -> int:
-        """How many more it takes: for slots that no run in line will take, and some ahead."""
-        return max(0, self.limit - self.running - len(self.waiting) + self.ahead)
+        """How many more it takes: for slots that no run in line will take, and some ahead.
+
+        None while it has enough to do: not in driblets.
+        """
+        room = 0 if self.has_enough else self.limit - self.running - len(self.waiting) + self.ahead
+        if room > 0:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = time.monotonic()
+        return max(0, room)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it has had no room for a while: behind its messages there may be others that can run."""
+        return self._full_since is not None and time.monotonic() - self._full_since >= BLOCKED_SECONDS
 
     def ready(self) -> Iterator[Run]:
         """Those that may start now; each has to be counted as running before the next is asked for."""
@@ -68,5 +87,5 @@ Route: TypeAlias = tuple[Lane, ...]
 
 
 def room_of(route: Route) -> int:
-    """How many more runs a route takes; none while one of its lanes has enough to do."""
-    return 0 if any(lane.has_enough for lane in route) else min(lane.room for lane in route)
+    """How many more runs a route takes."""
+    return min(lane.room for lane in route)

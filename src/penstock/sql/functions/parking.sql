@@ -39,15 +39,15 @@ begin
     with gone as (
         delete from penstock.active a
         where a.queue_id = queue and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
-        returning a.*
+        returning a.*, a.errors is not null and penstock._lost_deliveries(a.errors) > 0 as alone
     ), judged as materialized (
         select
-            g.*, m.name, penstock._lost_deliveries(g.errors) > 0 as alone,
-            row_number() over (partition by m.name, penstock._lost_deliveries(g.errors) > 0, g.priority, g.tenant order by m.n) as nth
+            g.*, left(coalesce(nullif(m.name, ''), '(none)'), 255) as name,
+            row_number() over (partition by m.name, g.alone, g.priority, g.tenant order by m.n) as nth
         from gone g
+        -- By chance an id stands there twice: the first counts.
         join (
-            select x.id, min(x.n) as n, left(coalesce(nullif((array_agg(x.name order by x.n))[1], ''), '(none)'), 255) as name
-            from unnest(message_ids, task_names) with ordinality x(id, name, n) group by x.id
+            select distinct on (x.id) x.id, x.name, x.n from unnest(message_ids, task_names) with ordinality x(id, name, n) order by x.id, x.n
         ) m on m.id = g.id
     ), parked as (
         insert into penstock.scheduled
@@ -141,21 +141,26 @@ create or replace function penstock._without_room(
 ) returns int[]
 language sql stable
 as $$
+    with named as materialized (
+        select m.n::int as n, m.lost_deliveries > 0 as is_lost, t.name, t.most, t.lane
+        from unnest(claimed) with ordinality
+            m(message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt, published_at, priority, tenant,
+              attempts_limit, lost_deliveries, queue_capped, n)
+        left join unnest(task_names, task_limits, task_lanes) t(name, most, lane) on t.name = penstock._task_of(m.headers)
+    )
     select array(
-        select c.n::int
+        select x.n from named x where x.name is null
+        union all
+        select c.n
         from (
             select
-                m.n, t.name, t.most, lane_limits[t.lane] as lane_most, m.lost_deliveries > 0 as is_lost,
-                row_number() over (partition by t.name order by m.n) as nth_of_task,
-                row_number() over (partition by t.lane order by m.n) as nth_of_lane,
-                row_number() over (partition by m.lost_deliveries > 0 order by m.n) as nth_of_all
-            from unnest(claimed) with ordinality
-                m(message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt, published_at, priority, tenant,
-                  attempts_limit, lost_deliveries, queue_capped, n)
-            left join unnest(task_names, task_limits, task_lanes) t(name, most, lane) on t.name = penstock._task_of(m.headers)
+                x.n, x.is_lost, x.most, lane_limits[x.lane] as lane_most,
+                row_number() over (partition by x.name order by x.n) as nth_of_task,
+                row_number() over (partition by x.lane order by x.n) as nth_of_lane,
+                row_number() over (partition by x.is_lost order by x.n) as nth_of_all
+            from named x where x.name is not null
         ) c
-        where c.name is null or c.nth_of_task > c.most or c.nth_of_lane > c.lane_most or (c.is_lost and c.nth_of_all > lost_most)
-        order by c.n
+        where c.nth_of_task > c.most or c.nth_of_lane > c.lane_most or (c.is_lost and c.nth_of_all > lost_most)
     )
 $$;
 comment on function penstock._without_room(penstock.message[], text[], int[], int[], int[], int) is
@@ -188,6 +193,7 @@ as $$
 declare
     queue int := penstock._queue_id(queue_name, 'consume');
     token text := coalesce(consumer_token, gen_random_uuid()::text);
+    wanted int := batch_size;
     kept penstock.message[] := '{}';
     claimed penstock.message[];
     others int[];
@@ -211,9 +217,9 @@ begin
         return query select * from penstock.consume_messages_batch(queue_name, token, vt_seconds, batch_size);
         return;
     end if;
-    -- Look on until there is a message that can run, or the line is at its end.
-    for look in 1..10 loop
-        claimed := array(select m from penstock.consume_messages_batch(queue_name, token, vt_seconds, batch_size) m);
+    -- Look on until there is a message that can run, or the line is at its end; further and further.
+    for look in 1..12 loop
+        claimed := array(select m from penstock.consume_messages_batch(queue_name, token, vt_seconds, wanted) m);
         exit when claimed = '{}';
         others := penstock._without_room(kept || claimed, task_names, task_limits, task_lanes, lane_limits, lost_most);
         kept := kept || claimed;
@@ -224,10 +230,11 @@ begin
             );
             kept := array(select kept[k] from generate_subscripts(kept, 1) k where not k = any(others) order by k);
         end if;
-        exit when kept <> '{}' or cardinality(claimed) < batch_size;
+        exit when kept <> '{}' or cardinality(claimed) < wanted;
+        wanted := greatest(least(2 * wanted, 1000), wanted);
     end loop;
     return query select * from unnest(kept);
 end
 $$;
 comment on function penstock.consume_tasks(text, text[], text, int, int, int[], int[], int[], int, boolean) is
-    'consume_messages_batch() for a worker that can run these tasks: messages that are parked for them come back first (park_messages), in front of the line. task_limits: at most so many of each task. task_lanes: a number from 1 on for each task; tasks with the same number share lane_limits[number]. Without limits: batch_size of each. lost_most: how many of those come back that were lost with a worker. Messages of other tasks may come, too; park_others: they do not, nor more than the limits, but are parked at once, so the caller never holds them. It looks on until it finds a message that can run, past 10 times batch_size at the most.';
+    'consume_messages_batch() for a worker that can run these tasks: messages that are parked for them come back first (park_messages), in front of the line. task_limits: at most so many of each task. task_lanes: a number from 1 on for each task; tasks with the same number share lane_limits[number]. Without limits: batch_size of each. lost_most: how many of those come back that were lost with a worker. Messages of other tasks may come, too; park_others: they do not, nor more than the limits, but are parked at once, so the caller never holds them. It looks on until it finds a message that can run, past 10,000 or so at the most.';
