@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+import select
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
+from psycopg.waiting import Wait
 
 try:
     import fcntl
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncWatchedConnection", "NoAnswer", "SilenceLog", "WatchedConnection"]
 
 logger = logging.getLogger("penstock")
+
+# Less than the interval at which psycopg resumes a generator without anything being ready.
+SURELY_READY_SECONDS = 0.05
 
 T = TypeVar("T")
 
@@ -89,29 +94,41 @@ class SilenceLog:
 def _watched(connection: AsyncWatchedConnection | WatchedConnection, gen: PQGen[T], limit: float) -> PQGen[T]:
     """The same steps, until nothing has moved on the socket for so many seconds.
 
-    psycopg resumes a generator that waits every 0.1 seconds, with 0 where nothing is ready. After a
-    cancellation or Ctrl-C it asks the server to cancel the statement, and resumes the generator with None.
+    psycopg resumes a generator that waits every 0.1 seconds, with 0 where nothing is ready. Before 3.2.11 it
+    may say 1 as well, so the socket is asked after a longer wait. After a cancellation or Ctrl-C psycopg asks
+    the server to cancel the statement, and resumes the generator with None.
     """
+    fileno = connection.pgconn.socket
     try:
         wanted = next(gen)
-        heard, unsent, is_interrupted = time.monotonic(), None, False
+        heard = resumed = time.monotonic()
+        unsent, is_interrupted = None, False
         while True:
             ready = yield wanted
-            if ready:
-                heard = time.monotonic()
+            before, resumed = resumed, time.monotonic()
+            if ready and (resumed - before < SURELY_READY_SECONDS or _is_ready(fileno, wanted)):
+                heard = resumed
             else:
                 is_interrupted |= ready is None
                 # What libpq has written may still be on its way, over a slow line.
-                before, unsent = unsent, _unsent(connection.pgconn.socket)
-                if before is not None and unsent is not None and unsent < before:
-                    heard = time.monotonic()
-                elif time.monotonic() - heard >= limit:
+                unsent_before, unsent = unsent, _unsent(fileno)
+                if unsent_before is not None and unsent is not None and unsent < unsent_before:
+                    heard = resumed
+                elif resumed - heard >= limit:
                     wanted = gen.throw(_give_up(connection, limit, is_interrupted=is_interrupted))
                     continue
             wanted = gen.send(ready)
     except StopIteration as end:
         result: T = end.value
         return result
+
+
+def _is_ready(fileno: int, wanted: int) -> bool:
+    poll = select.poll()
+    poll.register(
+        fileno, (select.POLLIN if wanted & Wait.R else 0) | (select.POLLOUT if wanted & Wait.W else 0)
+    )
+    return bool(poll.poll(0))
 
 
 def _give_up(

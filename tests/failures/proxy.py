@@ -188,7 +188,8 @@ class Proxy:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._pause:
             # What waits here has left the client, which takes no notice of how slowly it goes on.
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, CHUNK)
+            # Not too little room either: TCP opens a window by whole segments, of 64 KB here.
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * CHUNK)
         link = Link(self, client, server)
         with self._lock:
             self._links.add(link)
@@ -259,10 +260,15 @@ class Link:
         self._proxy.hold()
         self._flowing.wait()
 
+    def _pause(self) -> None:
+        """Between two pieces of a statement: a connection that is silent takes no more of them."""
+        self._proxy.dawdle()
+        self._hold()
+
     def upstream(self) -> None:
         """From the client to the server, statement by statement."""
         try:
-            for statement in _statements(self._client, self._proxy.dawdle):
+            for statement in _statements(self._client, self._pause):
                 self._hold()
                 trap = self._proxy.trap_for(statement)
                 if trap is not None and trap.cut is Cut.BEFORE:
