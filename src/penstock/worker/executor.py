@@ -17,7 +17,7 @@ from penstock.tasks.task import Task
 
 from .failures import error_text, log_failure, own_frames_off
 from .handlers import Handlers
-from .lanes import Lane, Route, room_of
+from .lanes import Demand, Lane, Route, room_of
 from .run import Run
 from .settler import Settler
 from .suspects import Suspects
@@ -81,18 +81,27 @@ class Executor:
         limited = self._limited.get(task.name) if self._limited else None
         return (lane,) if limited is None else (lane, limited)
 
-    def room(self, queue_name: str) -> int:
-        """How many messages of a queue to claim: as many as the route with the most room takes.
+    def demand(self, queue_name: str, *, may_search: bool) -> Demand:
+        """How many messages of a queue to claim.
 
-        Which tasks they are of is known only when they are there: admit() takes those that have room. So
-        while a lane of the queue is merely busy, it gets its messages first.
+        Which tasks they are of is known only when they are there: admit() takes those that have room. Where
+        some routes are full and others idle, a claim may search for messages of the idle ones; else it asks
+        for no more than the busy ones take. A route that has been full for a while does not count.
         """
         routes = self._routes[queue_name]
-        self._promised = {lane: lane.room for route in routes for lane in route}
-        is_busy = any(room == 0 and not lane.is_blocked for lane, room in self._promised.items())
-        if is_busy or self.suspects.alone_for:
-            return 0
-        return max((min(self._promised[lane] for lane in route) for route in routes), default=0)
+        self._promised = rooms = {lane: lane.room for route in routes for lane in route}
+        if self.suspects.alone_for:
+            return Demand(0, is_uneven=False)
+        room = {route: min(rooms[lane] for lane in route) for route in routes}
+        idle = tuple(route for route in routes if room[route] and not any(lane.is_busy for lane in route))
+        is_uneven = 0 < len(idle) < len(routes)
+        if is_uneven and may_search:
+            return Demand(max(room[route] for route in idle), is_uneven, idle)
+        moving = [route for route in routes if not any(lane.is_blocked for lane in route)]
+        busy = [room[route] for route in moving if route not in idle]
+        if is_uneven and busy:
+            return Demand(min(busy), is_uneven)
+        return Demand(max((room[route] for route in moving), default=0), is_uneven)
 
     def routes_with_room(self) -> dict[Route, list[str]]:
         """The names of all tasks that there is room for, by their route."""
@@ -103,9 +112,9 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a lane has no room now, and may have some soon."""
+        """Whether a lane has no room, or had none a moment ago: it may be otherwise soon."""
         lanes = (self.coroutines, self.threads, self.processes, *self._limited.values())
-        return any(lane.room == 0 and not lane.is_blocked for lane in lanes)
+        return any(lane.is_busy for lane in lanes)
 
     # Runs
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
@@ -30,7 +31,7 @@ from penstock.wording import shown
 from .contact import Contact
 from .context import WorkerContext
 from .executor import Executor
-from .lanes import RATE_SECONDS, Lane, Route, room_of
+from .lanes import RATE_SECONDS, Demand, Lane, Route, room_of
 from .leases import Leases
 from .run import Run
 from .settler import Settler
@@ -49,8 +50,10 @@ POLL_LISTENING_SECONDS = 1.0
 DUE_SLACK_SECONDS = 0.02
 # How often a busy queue is asked for parked messages of tasks that this worker knows.
 PARKED_SECONDS = 1.0
-# After messages that could not run, claims park the like themselves.
+# After messages that could not run, claims park the like themselves. So long after a search follows another.
 SEARCH_SECONDS = 1.0
+# A kind may be full for so long before a claim looks behind its messages for others.
+UNEVEN_SECONDS = 0.25
 # After a message that was lost with a worker could not run beside others of its kind.
 SUSPECTS_SECONDS = 1.0
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
@@ -81,6 +84,9 @@ class Source(AsyncFlag):
         self.full: dict[Route, None] = {}
         # Claims of late brought messages that could not run: till then claims park the like, and look on.
         self.search_until = 0.0
+        # Some kinds of tasks are full and others idle since then; when to look for messages of the idle ones.
+        self.uneven_since = math.inf
+        self.search_at = 0.0
         self._wake_up = wake_up
         self.set()
 
@@ -195,11 +201,13 @@ class Fetcher:
         """One round; how long to wait, unless something happens."""
         self._wake_up.clear()
         for source in self._sources:
-            if source.next_poll() <= now() and (room := self._room(source)):
-                await self._fetch(source, min(MOST_CLAIMED, room))
+            if source.next_poll() <= now():
+                demand = self._demand(source)
+                if demand.wanted:
+                    await self._fetch(source, demand)
         # The queue that was served first is served last in the next round.
         self._sources.append(self._sources.pop(0))
-        waits = [source.next_poll() - now() for source in self._sources if self._room(source)]
+        waits = [source.next_poll() - now() for source in self._sources if self._demand(source).wanted]
         if self._executor.is_busy:
             # Unless what is in line takes longer than those before it: then that is less than it was.
             waits.append(RATE_SECONDS)
@@ -207,18 +215,25 @@ class Fetcher:
             waits.append(alone_for)
         return max(0.0, min(waits, default=3600.0))
 
-    def _room(self, source: Source) -> int:
-        """How many messages of a queue there is room for."""
-        return self._executor.room(source.queue_name)
+    def _demand(self, source: Source) -> Demand:
+        """How many messages of a queue to claim; and whether to look behind those of a kind that is full."""
+        may_search = now() >= max(source.search_at, source.uneven_since + UNEVEN_SECONDS)
+        demand = self._executor.demand(source.queue_name, may_search=may_search)
+        if not demand.is_uneven:
+            source.uneven_since = math.inf
+        elif source.uneven_since == math.inf:
+            source.uneven_since = now()
+        return demand
 
-    async def _fetch(self, source: Source, wanted: int) -> None:
+    async def _fetch(self, source: Source, demand: Demand) -> None:
+        wanted, began_at = min(MOST_CLAIMED, demand.wanted), now()
         source.clear()
         while source.due and source.due[0] <= now():
             heappop(source.due)
         await self._leases.catch_up()
         token = self._leases.token
-        is_search = source.is_searching
-        asked = self._routes_to_ask_for(source)
+        is_search = source.is_searching or bool(demand.idle)
+        asked = self._routes_to_ask_for(source, demand)
         room = {of: of.room for route in asked for of in route}
         parked = self._parked(asked, park_others=is_search) if asked else None
         claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted, parked=parked)
@@ -251,6 +266,8 @@ class Fetcher:
             # It may have parked more than it brought: the next claim tells whether there is anything left.
             source.set()
             source.search_until = source.search_until if claimed else 0.0
+        if demand.idle:
+            source.search_at = now() + max(SEARCH_SECONDS, 4 * (now() - began_at))
         if sorted_out.left:
             await self._set_aside(source, sorted_out.left)
 
@@ -268,16 +285,18 @@ class Fetcher:
 
     # Parked messages
 
-    def _routes_to_ask_for(self, source: Source) -> dict[Route, list[str]]:
+    def _routes_to_ask_for(self, source: Source, demand: Demand) -> dict[Route, list[str]]:
         """Tasks whose parked messages the next claim is to bring: those that there is room for.
 
         All of them where the queue has nothing else, or was not asked for a while. Else those of routes that
         had no room before.
         """
         is_all = source.is_searching or source.was_short or now() >= source.parked_at
-        if not (is_all or source.full):
+        if not (is_all or source.full or demand.idle):
             return {}
         routes = self._executor.routes_with_room()
+        if demand.idle:
+            return {route: names for route, names in routes.items() if route in demand.idle}
         if is_all:
             return routes
         return {route: names for route, names in routes.items() if route in source.full}

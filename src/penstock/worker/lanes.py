@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .run import Run
 
-__all__ = ["RATE_SECONDS", "Lane", "Route", "room_of"]
+__all__ = ["RATE_SECONDS", "Demand", "Lane", "Route", "room_of"]
 
 # So much work is claimed ahead of the slots that are free: what they do in this time.
 AHEAD_SECONDS = 0.1
@@ -22,7 +22,7 @@ class Lane:
     """So many at once; the others wait in line."""
 
     __slots__ = (
-        *("_counted_at", "_ended", "_ended_before", "_full_since", "_rate"),
+        *("_counted_at", "_ended", "_ended_before", "_full_at", "_full_since", "_rate"),
         *("limit", "name", "running", "waiting"),
     )
 
@@ -35,6 +35,8 @@ class Lane:
         self._counted_at = time.monotonic()
         # Tasks a second, of late.
         self._rate = 0.0
+        # When it had no room last, and since when it has none.
+        self._full_at = -BLOCKED_SECONDS
         self._full_since: float | None = None
 
     def end(self) -> None:
@@ -67,13 +69,19 @@ class Lane:
         room = 0 if self.has_enough else self.limit - self.running - len(self.waiting) + self.ahead
         if room > 0:
             self._full_since = None
-        elif self._full_since is None:
-            self._full_since = time.monotonic()
-        return max(0, room)
+            return room
+        self._full_at = time.monotonic()
+        self._full_since = self._full_since or self._full_at
+        return 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has no room, or had none a moment ago."""
+        return time.monotonic() - self._full_at < BLOCKED_SECONDS
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it has had no room for a while: behind its messages there may be others that can run."""
+        """Whether it has had no room for a while."""
         return self._full_since is not None and time.monotonic() - self._full_since >= BLOCKED_SECONDS
 
     def ready(self) -> Iterator[Run]:
@@ -84,6 +92,17 @@ class Lane:
 
 # The lanes that a task goes through: that of its kind, and its own where it has a limit.
 Route: TypeAlias = tuple[Lane, ...]
+
+
+class Demand(NamedTuple):
+    """How many messages of a queue to claim, and for which routes to look behind those that are full.
+
+    is_uneven: some routes have room while others are full.
+    """
+
+    wanted: int
+    is_uneven: bool
+    idle: tuple[Route, ...] = ()
 
 
 def room_of(route: Route) -> int:
