@@ -212,6 +212,8 @@ class AsyncClient(AsyncApi):
                 if session.client_min_messages == "error":
                     connections.settings.append(calls.SET_WARNINGS)  # see NotReplicated
                 schema.check_version(await self._installed(own), session.database)
+                if self._call_timeout is not None:
+                    connections.settings.append(calls.CHECK_CLIENT)
                 connections.settings += self._settings
                 return
             except psycopg.OperationalError as exc:

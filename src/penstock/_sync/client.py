@@ -213,6 +213,8 @@ class Client(Api):
                 if session.client_min_messages == "error":
                     connections.settings.append(calls.SET_WARNINGS)  # see NotReplicated
                 schema.check_version(self._installed(own), session.database)
+                if self._call_timeout is not None:
+                    connections.settings.append(calls.CHECK_CLIENT)
                 connections.settings += self._settings
                 return
             except psycopg.OperationalError as exc:

@@ -8,6 +8,7 @@ from penstock import schema
 from penstock.statements import Call, Repeat
 
 __all__ = [
+    "CHECK_CLIENT",
     "PROBE",
     "SET_ASYNCHRONOUS",
     "SET_READ_COMMITTED",
@@ -34,6 +35,11 @@ class Session(NamedTuple):
 SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
 SET_WARNINGS = "set client_min_messages = warning"
 SET_ASYNCHRONOUS = "set synchronous_commit = off"
+# A statement ends when its client has closed the connection, also one that waits for a lock. Some platforms lack it.
+CHECK_CLIENT = (
+    "do $$ begin perform pg_catalog.set_config('client_connection_check_interval', '5s', false);"
+    " exception when others then null; end $$"
+)
 PROBE = "select 1"
 # Writes a few bytes of WAL, and nothing else: what is left is the wait for the disk.
 SMALLEST_COMMIT = "select pg_catalog.pg_logical_emit_message(true, 'penstock', '')"

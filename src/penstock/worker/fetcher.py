@@ -50,6 +50,8 @@ POLL_LISTENING_SECONDS = 1.0
 DUE_SLACK_SECONDS = 0.02
 # How often a busy queue is asked for parked messages of tasks that this worker knows.
 PARKED_SECONDS = 1.0
+# To ask for parked messages takes less, unless vacuum is held back.
+SLOW_SECONDS = 0.01
 # After messages that could not run, claims park the like themselves. So long after a search follows another.
 SEARCH_SECONDS = 1.0
 # A kind may be full for so long before a claim looks behind its messages for others.
@@ -79,7 +81,9 @@ class Source(AsyncFlag):
         self.is_capped = False
         # The last claim brought less than was asked for.
         self.was_short = True
+        # When to ask for all parked messages, and not before when for any.
         self.parked_at = 0.0
+        self.ask_at = 0.0
         # Routes that had no room for messages of this queue, which this worker parked.
         self.full: dict[Route, None] = {}
         # Claims of late brought messages that could not run: till then claims park the like, and look on.
@@ -261,6 +265,9 @@ class Fetcher:
         self._executor.begin(sorted_out.runs)
         if asked:
             self._parked_came(source, asked, room, sorted_out.runs)
+            if (took := now() - began_at) > SLOW_SECONDS and not sorted_out.runs:
+                # The claim walks over what vacuum may not remove yet: not too often.
+                source.ask_at = now() + 5 * took
         self._came(source, claimed, wanted)
         if is_search:
             # It may have parked more than it brought: the next claim tells whether there is anything left.
@@ -292,7 +299,7 @@ class Fetcher:
         had no room before.
         """
         is_all = source.is_searching or source.was_short or now() >= source.parked_at
-        if not (is_all or source.full or demand.idle):
+        if now() < source.ask_at or not (is_all or source.full or demand.idle):
             return {}
         routes = self._executor.routes_with_room()
         if demand.idle:

@@ -179,10 +179,12 @@ end
 $$;
 comment on function penstock._remove_orphans() is 'Removes large payloads that have lost their last reference.';
 
--- A slice of the chores; is_done where the time was enough for all of them. Queues in an order of chance, so that each has its turn.
-create or replace function penstock._upkeep(at timestamptz, until timestamptz, out is_done boolean, out results penstock.maintenance_result[])
+-- The chores of a slice of the queues, in the order of their ids, from where the last slice ended. last_queue: up to which one;
+-- null: all are done. A queue of which much has to be removed gets its turn with the next call, too.
+create or replace function penstock._upkeep(at timestamptz, after_queue int, until timestamptz, out last_queue int, out results penstock.maintenance_result[])
 language plpgsql
 as $$
+#variable_conflict use_variable
 declare
     queue record;
     removed bigint;
@@ -190,30 +192,30 @@ declare
     fruitless int;
     is_finished boolean;
 begin
-    is_done := true;
     results := '{}';
-    n := penstock._remove_orphans();
-    if n > 0 then
-        results := results || ('payloads removed', null, n)::penstock.maintenance_result;
+    if after_queue = 0 then
+        n := penstock._remove_orphans();
+        if n > 0 then
+            results := results || ('payloads removed', null, n)::penstock.maintenance_result;
+        end if;
+        select count(*) into n from penstock._finish_groups(null, false);
+        if n > 0 then
+            results := results || ('groups finished', null, n)::penstock.maintenance_result;
+        end if;
+        n := penstock._forget_group_results();
+        if n > 0 then
+            results := results || ('group results removed', null, n)::penstock.maintenance_result;
+        end if;
+        n := penstock._forget_workers(at - interval '1 day');
+        if n > 0 then
+            results := results || ('workers removed', null, n)::penstock.maintenance_result;
+        end if;
     end if;
-    select count(*) into n from penstock._finish_groups(null, false);
-    if n > 0 then
-        results := results || ('groups finished', null, n)::penstock.maintenance_result;
-    end if;
-    n := penstock._forget_group_results();
-    if n > 0 then
-        results := results || ('group results removed', null, n)::penstock.maintenance_result;
-    end if;
-    n := penstock._forget_workers(at - interval '1 day');
-    if n > 0 then
-        results := results || ('workers removed', null, n)::penstock.maintenance_result;
-    end if;
+    last_queue := after_queue;
     for queue in
-        select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q
-        order by q.id < (select (random() * max(x.id))::int from penstock.queues x), q.id
+        select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q where q.id > after_queue order by q.id
     loop
-        if clock_timestamp() > until then
-            is_done := false;
+        if clock_timestamp() > until and last_queue > after_queue then
             return;
         end if;
         removed := 0;
@@ -222,9 +224,11 @@ begin
             removed := removed + n;
             exit when n < 1000 or clock_timestamp() > until;
         end loop;
-        is_done := is_done and n < 1000;
         if removed > 0 then
             results := results || ('dead letters removed', queue.name, removed)::penstock.maintenance_result;
+        end if;
+        if n = 1000 then
+            return;
         end if;
         removed := 0;
         fruitless := 0;
@@ -237,14 +241,18 @@ begin
             is_finished := is_finished or fruitless = 3;
             exit when is_finished or clock_timestamp() > until;
         end loop;
-        is_done := is_done and is_finished;
         if removed > 0 then
             results := results || ('completed removed', queue.name, removed)::penstock.maintenance_result;
         end if;
+        if not is_finished then
+            return;
+        end if;
+        last_queue := queue.id;
     end loop;
+    last_queue := null;
 end
 $$;
-comment on function penstock._upkeep(timestamptz, timestamptz) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
+comment on function penstock._upkeep(timestamptz, int, timestamptz) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
 
 -- From somewhere in the middle, and then from the beginning: so that where time is over before the end each line has its turn. A
 -- transaction opens no more than 2,000 lines of new tenants, since each takes a lock.
@@ -300,7 +308,7 @@ declare
     due_passed_over bigint[] := '{}';
     passed_over bigint[];
     is_locked boolean := false;
-    blocks bigint;
+    is_complete boolean;
 begin
     is_done := true;
     results := '{}';
@@ -310,11 +318,9 @@ begin
     end if;
     since := penstock._sweep_from(at, newest, interval '0');
     everything := since = '-infinity';
-    blocks := penstock._blocks_of_sweeps();
     started := clock_timestamp();
     select * into found_here from penstock._due(queue_id, at, since, has_aside, false);
     spent := clock_timestamp() - started;
-    blocks := penstock._blocks_of_sweeps() - blocks;
     if coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or newest.passed_over is not null then
         if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
             return;
@@ -331,7 +337,7 @@ begin
         end if;
         if has_aside then
             perform penstock._take_returns(queue_id);
-            admitted := penstock._check_all_lines(queue_id, most, least(until, clock_timestamp() + interval '50 ms'));
+            admitted := penstock._check_all_lines(queue_id, 1000, least(until, clock_timestamp() + interval '50 ms'));
         end if;
     end if;
     if expired > 0 then
@@ -350,10 +356,12 @@ begin
         perform penstock._wake(queue_name, 0);
     end if;
     -- A null list: the batch was full, and more may be there. The next slice begins where this one did.
-    is_done := greatest(expired, taken, promoted) < most and leases_passed_over is not null and due_passed_over is not null;
+    is_complete := greatest(expired, taken, promoted) < most and leases_passed_over is not null and due_passed_over is not null;
+    -- Where all of a full batch is locked by other sessions, to look again at once is of no use.
+    is_done := is_complete or expired + taken + promoted = 0;
     passed_over := nullif(leases_passed_over || due_passed_over, '{}');
     -- Where looking costs nothing there is nothing to remember: an idle queue writes nothing.
-    if is_done and (taken + promoted + expired > 0 or spent > interval '0.2 ms' or passed_over is distinct from newest.passed_over)
+    if is_complete and (taken + promoted + expired > 0 or spent > interval '0.2 ms' or passed_over is distinct from newest.passed_over)
         and (is_locked or pg_try_advisory_xact_lock_shared(1346719315, queue_id))
     then
         -- With the lock held: the floor may have been raised since it was read.
@@ -361,7 +369,7 @@ begin
         if found then
             perform penstock._append_floor(
                 newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end,
-                case when everything then blocks <= 30 end, passed_over
+                case when everything then spent < interval '0.2 ms' or penstock._blocks_of_sweeps() <= 30 end, passed_over
             );
         end if;
     end if;
@@ -395,7 +403,7 @@ begin
         loop
             -- A look at a queue in which nothing is due costs next to nothing. When the time is over others still get a little.
             if clock_timestamp() > until then
-                exit when clock_timestamp() > until + interval '1 second';
+                exit when clock_timestamp() > until + interval '0.2 seconds';
                 most := 10;
             end if;
             select * into swept from penstock._sweep(queue.id, queue.name, queue.notify, queue.has_aside, most, until);
@@ -495,14 +503,14 @@ declare
     upkeep record;
     brief boolean := false;
     waits boolean := true;
-    chores boolean := false;
+    after_queue int;
 begin
     perform penstock._require_read_committed('maintain');
     if not pg_try_advisory_xact_lock(1346719315, -1) then
         return;
     end if;
-    if not exists (select from penstock.upkeep u where u.done_at between at - interval '1 minute' and at) then
-        chores := true;
+    select u.after_queue into after_queue from penstock.upkeep u where not u.done_at between at - interval '1 minute' and at;
+    if after_queue = 0 then
         -- A session that has dropped a day has the table to itself: to add one then waits for no other session.
         n := penstock._drop_days(at);
         if n > 0 then
@@ -532,13 +540,17 @@ begin
         end if;
     end loop;
     return query select * from penstock._sweep_all(clock_timestamp() + case when brief then interval '20 ms' else interval '80 ms' end);
-    if chores then
-        select * into upkeep from penstock._upkeep(at, clock_timestamp() + case when brief then interval '20 ms' else interval '80 ms' end);
+    if after_queue is not null then
+        select * into upkeep from penstock._upkeep(at, after_queue, clock_timestamp() + case when brief then interval '20 ms' else interval '80 ms' end);
         return query select * from unnest(upkeep.results);
-        if not upkeep.is_done then
+        if upkeep.last_queue is null then
+            update penstock.upkeep u set done_at = at, after_queue = 0;
+        elsif upkeep.last_queue <> after_queue then
+            update penstock.upkeep u set after_queue = upkeep.last_queue;
+        end if;
+        -- Queues of which nothing has to be removed can wait for the next call.
+        if upkeep.last_queue is not null and upkeep.results <> '{}' then
             return next ('unfinished', null, 1)::penstock.maintenance_result;
-        elsif not brief then
-            update penstock.upkeep u set done_at = at;
         end if;
     end if;
 end

@@ -18,6 +18,7 @@ declare
     queue int := penstock._queue_id(queue_name, 'consume');
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
+    names jsonb;
     ids bigint[];
     places smallint[];
     seats text[];
@@ -31,6 +32,8 @@ begin
                 coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(task_names)::text, 'null'))
         );
     end if;
+    -- By id, as a map: a join may be planned as a loop in a loop.
+    select jsonb_object(array_agg(x.id::text), array_agg(x.name)) into names from unnest(message_ids, task_names) x(id, name) where x.id is not null;
     perform penstock._lock_queue(queue);
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
@@ -41,14 +44,8 @@ begin
         where a.queue_id = queue and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
         returning a.*, a.errors is not null and penstock._lost_deliveries(a.errors) > 0 as alone
     ), judged as materialized (
-        select
-            g.*, left(coalesce(nullif(m.name, ''), '(none)'), 255) as name,
-            row_number() over (partition by m.name, g.alone, g.priority, g.tenant order by m.n) as nth
-        from gone g
-        -- By chance an id stands there twice: the first counts.
-        join (
-            select distinct on (x.id) x.id, x.name, x.n from unnest(message_ids, task_names) with ordinality x(id, name, n) order by x.id, x.n
-        ) m on m.id = g.id
+        select x.*, row_number() over (partition by x.name, x.alone, x.priority, x.tenant order by x.id) as nth
+        from (select g.*, left(coalesce(nullif(names ->> g.id::text, ''), '(none)'), 255) as name from gone g) x
     ), parked as (
         insert into penstock.scheduled
             (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, parked_alone, due_at, parked_rank, published_at, expires_at,
@@ -116,7 +113,7 @@ begin
     select array_agg(k.id) into ids
     from (
         select
-            s.id, l.most,
+            s.id, least(l.most, most) as most,
             row_number() over (partition by l.alone, case when l.alone then 0 else coalesce(t.lane, 0) end order by s.priority, s.id) as nth
         from unnest(task_names, task_limits, task_lanes) t(name, most, lane)
         cross join lateral (values (false, coalesce(lane_limits[t.lane], most)), (true, lost_most)) l(alone, most)
@@ -146,7 +143,10 @@ as $$
         from unnest(claimed) with ordinality
             m(message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt, published_at, priority, tenant,
               attempts_limit, lost_deliveries, queue_capped, n)
-        left join unnest(task_names, task_limits, task_lanes) t(name, most, lane) on t.name = penstock._task_of(m.headers)
+        left join lateral (
+            select t.name, t.most, t.lane from unnest(task_names, task_limits, task_lanes) t(name, most, lane)
+            where t.name = penstock._task_of(m.headers) limit 1
+        ) t on true
     )
     select array(
         select x.n from named x where x.name is null
@@ -193,6 +193,9 @@ as $$
 declare
     queue int := penstock._queue_id(queue_name, 'consume');
     token text := coalesce(consumer_token, gen_random_uuid()::text);
+    is_open boolean;
+    is_capped boolean;
+    permits int := 10000;
     wanted int := batch_size;
     kept penstock.message[] := '{}';
     claimed penstock.message[];
@@ -210,8 +213,19 @@ begin
                 coalesce(cardinality(task_names)::text, 'null'), coalesce(cardinality(task_limits)::text, 'no'), coalesce(cardinality(task_lanes)::text, 'no'))
         );
     end if;
-    if (select q.paused_at is null from penstock.queues q where q.id = queue) and pg_try_advisory_xact_lock_shared(1346719315, queue) then
-        perform penstock._unpark(queue, penstock.clock(), task_names, task_limits, task_lanes, lane_limits, batch_size, lost_most);
+    select q.paused_at is null, q.quotas is not null into is_open, is_capped from penstock.queues q where q.id = queue;
+    -- No more than there are permits for: what is not claimed stands in line again.
+    if is_capped then
+        permits := (
+            select count(*) from (
+                select from penstock.places p where p.queue_id = queue and p.kind < 4 order by p.kind, p.tenant, p.rank limit batch_size
+            ) p
+        );
+    end if;
+    if is_open and permits > 0 and pg_try_advisory_xact_lock_shared(1346719315, queue) then
+        perform penstock._unpark(
+            queue, penstock.clock(), task_names, task_limits, task_lanes, lane_limits, least(batch_size, permits), least(lost_most, permits)
+        );
     end if;
     if park_others is not true then
         return query select * from penstock.consume_messages_batch(queue_name, token, vt_seconds, batch_size);

@@ -26,7 +26,8 @@ as $$
         ('penstock.ready_expiry'::regclass), ('penstock.scheduled_expiry'::regclass), ('penstock.waiting_expiry'::regclass)
     ) t(id)
 $$;
-comment on function penstock._blocks_of_sweeps() is 'How many blocks this transaction has read in search of leases, due times and times to live.';
+comment on function penstock._blocks_of_sweeps() is
+    'How many blocks this transaction has read so far in search of leases, due times and times to live, in any queue.';
 
 -- Probes without a lock: mostly there is nothing to do.
 create or replace function penstock._due(
@@ -227,7 +228,6 @@ comment on function penstock._promote(int, timestamptz, timestamptz, int, bigint
 -- goes beside those that wait. In a queue with a cap for each tenant they wait where there is no seat.
 create or replace function penstock._make_ready(queue_id int, at timestamptz, ids bigint[]) returns bigint[]
 language plpgsql
-set enable_hashjoin = on
 as $$
 #variable_conflict use_variable
 declare
@@ -242,6 +242,7 @@ declare
     tenants text[];
     urgency int[];
     seated boolean[];
+    has_seat jsonb;
     stale boolean;
 begin
     select
@@ -277,17 +278,19 @@ begin
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
     if cap is not null then
         seated := penstock._seat(queue_id, cap, tenants);
+        -- By id, as a map: a join may be planned as a loop in a loop.
+        has_seat := jsonb_object(ids::text[], seated::text[]);
     end if;
     with gone as (
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     ), judged as materialized (
         select
-            x.*, coalesce(m.seated, false) as seated, seated is not null and not m.seated as waits,
-            row_number() over (partition by x.priority, x.tenant, x.entry, m.seated order by x.parked_rank, x.due_at, x.id) as nth,
-            count(*) over (partition by x.priority, x.tenant, x.entry, m.seated) as alike
+            x.*, coalesce(x.has_seat, false) as seated, not coalesce(x.has_seat, true) as waits,
+            row_number() over (partition by x.priority, x.tenant, x.entry, x.has_seat order by x.parked_rank, x.due_at, x.id) as nth,
+            count(*) over (partition by x.priority, x.tenant, x.entry, x.has_seat) as alike
         from (
             select
-                g.*, plain_tops is not null or g.tenant <> '' as fair,
+                g.*, plain_tops is not null or g.tenant <> '' as fair, (has_seat ->> g.id::text)::boolean as has_seat,
                 case
                     when g.attempts = 0 and g.parked_as is null then 'new'
                     when g.parked_as is not null and plain_tops is null and g.tenant = '' then 'front'
@@ -295,7 +298,6 @@ begin
                 end as entry
             from gone g
         ) x
-        join unnest(ids, seated) m(id, seated) on m.id = x.id
         order by x.due_at, x.id
     ), aside as (
         insert into penstock.waiting

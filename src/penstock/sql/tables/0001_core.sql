@@ -357,10 +357,11 @@ comment on column penstock.dedup.expires_at is
 
 -- When the chores of maintain() that need not run every time were last done.
 create table penstock.upkeep (
-    done_at timestamptz not null
+    done_at timestamptz not null,
+    after_queue int not null default 0
 );
 insert into penstock.upkeep values ('-infinity');
-comment on table penstock.upkeep is 'One row: when retention and partitions were last looked after.';
+comment on table penstock.upkeep is 'One row: when retention and partitions were last looked after, and for which queues since.';
 
 -- Hot tables turn over completely: vacuum them by number of rows, not by share of the table.
 alter table penstock.ready set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
