@@ -35,7 +35,7 @@ class Session(NamedTuple):
 SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
 SET_WARNINGS = "set client_min_messages = warning"
 SET_ASYNCHRONOUS = "set synchronous_commit = off"
-# A statement ends when its client has closed the connection, also one that waits for a lock. Some platforms lack it.
+# A statement ends when its client has closed the connection, also while it waits for a lock. Not everywhere.
 CHECK_CLIENT = (
     "do $$ begin perform pg_catalog.set_config('client_connection_check_interval', '5s', false);"
     " exception when others then null; end $$"
