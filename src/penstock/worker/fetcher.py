@@ -56,10 +56,12 @@ SLOW_SECONDS = 0.01
 SEARCH_SECONDS = 1.0
 # A kind may be full for so long before a claim looks behind its messages for others.
 UNEVEN_SECONDS = 0.25
-# After a message that was lost with a worker could not run beside others of its kind.
+# After a message that was lost with a worker more than once could not run beside others.
 SUSPECTS_SECONDS = 1.0
 # Deliveries that were lost with their workers, beyond max_attempts, before a task is given up.
 LOST_DELIVERIES = 3
+# The history of a message has its last ten errors: more are not known.
+MOST_LOST = 10
 # Between attempts to reach the database.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
@@ -84,6 +86,8 @@ class Source(AsyncFlag):
         # When to ask for all parked messages, and not before when for any.
         self.parked_at = 0.0
         self.ask_at = 0.0
+        # Routes of parked messages that were lost with a worker before, as far as this worker knows.
+        self.suspect: dict[Route, None] = {}
         # Routes that had no room for messages of this queue, which this worker parked.
         self.full: dict[Route, None] = {}
         # Claims of late brought messages that could not run: till then claims park the like, and look on.
@@ -205,7 +209,7 @@ class Fetcher:
         """One round; how long to wait, unless something happens."""
         self._wake_up.clear()
         for source in self._sources:
-            if source.next_poll() <= now():
+            if source.next_poll() <= now() or self._lost_most(source.suspect):
                 demand = self._demand(source)
                 if demand.wanted:
                     await self._fetch(source, demand)
@@ -239,7 +243,8 @@ class Fetcher:
         is_search = source.is_searching or bool(demand.idle)
         asked = self._routes_to_ask_for(source, demand)
         room = {of: of.room for route in asked for of in route}
-        parked = self._parked(asked, park_others=is_search) if asked else None
+        lost_most = self._lost_most(source.suspect or asked)
+        parked = self._parked(asked, lost_most, park_others=is_search) if asked else None
         claim = calls.claim_tasks(source.queue_name, token, self._leases.seconds, wanted, parked=parked)
         try:
             claimed = (await self._claims._attempt(claim)).result
@@ -265,6 +270,11 @@ class Fetcher:
         self._executor.begin(sorted_out.runs)
         if asked:
             self._parked_came(source, asked, room, sorted_out.runs)
+            if lost_most:
+                # As many as might begin: there may be more.
+                lost = [run for run in sorted_out.runs if run.claimed.lost_deliveries]
+                found = {self._executor.route(run.task): None for run in lost}
+                source.suspect = found if len(lost) >= lost_most else {}
             if (took := now() - began_at) > SLOW_SECONDS and not sorted_out.runs:
                 # The claim walks over what vacuum may not remove yet: not too often.
                 source.ask_at = now() + 5 * took
@@ -298,7 +308,7 @@ class Fetcher:
         All of them where the queue has nothing else, or was not asked for a while. Else those of routes that
         had no room before.
         """
-        is_all = source.is_searching or source.was_short or now() >= source.parked_at
+        is_all = source.is_searching or source.was_short or source.suspect or now() >= source.parked_at
         if now() < source.ask_at or not (is_all or source.full or demand.idle):
             return {}
         routes = self._executor.routes_with_room()
@@ -308,8 +318,8 @@ class Fetcher:
             return routes
         return {route: names for route, names in routes.items() if route in source.full}
 
-    def _parked(self, routes: dict[Route, list[str]], *, park_others: bool) -> Parked:
-        parked = Parked([], [], [], [], self._lost_most(routes), park_others)
+    def _parked(self, routes: dict[Route, list[str]], lost_most: int, *, park_others: bool) -> Parked:
+        parked = Parked([], [], [], [], lost_most, park_others)
         numbers: dict[Lane, int] = {}
         for route, names in routes.items():
             if route[0] not in numbers:
@@ -321,9 +331,11 @@ class Fetcher:
         return parked
 
     def _lost_most(self, routes: Iterable[Route]) -> int:
-        if now() < self._suspects_at:
+        """How many messages that were lost with a worker may begin, of any of these routes."""
+        slots = min((route[0].limit for route in routes), default=0)
+        if not slots or now() < self._suspects_at:
             return 0
-        return self._executor.suspects.room(min(route[0].limit for route in routes))
+        return min(MOST_CLAIMED, self._executor.suspects.room(slots))
 
     def _parked_came(
         self, source: Source, asked: Iterable[Route], room: dict[Lane, int], runs: list[Run]
@@ -343,7 +355,9 @@ class Fetcher:
         """Take messages that cannot run here out of the line, for workers that can run them."""
         source.search_until = now() + SEARCH_SECONDS
         for one in left:
-            if one.route is not None:
+            if one.route is not None and one.claimed.lost_deliveries:
+                source.suspect.setdefault(one.route)
+            elif one.route is not None:
                 source.full.setdefault(one.route)
         ids, names = [one.claimed.message_id for one in left], [one.task_name for one in left]
         try:
@@ -383,10 +397,13 @@ class Fetcher:
                 continue
             limit = row.attempts_limit or task.policy.max_attempts
             run = Run(task, row, headers, limit, WorkerContext.of)
-            if row.lost_deliveries >= limit + LOST_DELIVERIES:
+            if row.lost_deliveries >= min(limit + LOST_DELIVERIES, MOST_LOST):
                 logger.error("given up, its workers were lost over and over: %s", run)
                 error = f"given up: its worker was lost {row.lost_deliveries} times in a row while it ran"
-                self._settler.failed(run, 0, error)
+                if row.attempt >= limit:
+                    self._settler.failed(run, 0, error)
+                else:
+                    self._settler.rejected(run, error)
                 continue
             runs.append(run)
         admitted = self._executor.admit(runs)
@@ -395,7 +412,7 @@ class Fetcher:
             for run in runs:
                 if id(run) not in known:
                     left.append(Left(run.claimed, run.task.name, self._executor.route(run.task)))
-                    if run.claimed.lost_deliveries:
+                    if run.claimed.lost_deliveries > 1:
                         self._suspects_at = now() + SUSPECTS_SECONDS
         return Sorted(claimed, admitted, left)
 

@@ -196,7 +196,7 @@ declare
     is_open boolean;
     is_capped boolean;
     permits int := 10000;
-    wanted int := batch_size;
+    wanted int := least(batch_size, 250);
     kept penstock.message[] := '{}';
     claimed penstock.message[];
     others int[];
@@ -222,7 +222,10 @@ begin
             ) p
         );
     end if;
-    if is_open and permits > 0 and pg_try_advisory_xact_lock_shared(1346719315, queue) then
+    if not pg_try_advisory_xact_lock_shared(1346719315, queue) then
+        -- Another session changes or deletes the queue. To wait for it with messages claimed could be a deadlock.
+        park_others := false;
+    elsif is_open and permits > 0 then
         perform penstock._unpark(
             queue, penstock.clock(), task_names, task_limits, task_lanes, lane_limits, least(batch_size, permits), least(lost_most, permits)
         );
@@ -232,7 +235,7 @@ begin
         return;
     end if;
     -- Look on until there is a message that can run, or the line is at its end; further and further.
-    for look in 1..12 loop
+    for look in 1..14 loop
         claimed := array(select m from penstock.consume_messages_batch(queue_name, token, vt_seconds, wanted) m);
         exit when claimed = '{}';
         others := penstock._without_room(kept || claimed, task_names, task_limits, task_lanes, lane_limits, lost_most);
@@ -245,7 +248,8 @@ begin
             kept := array(select kept[k] from generate_subscripts(kept, 1) k where not k = any(others) order by k);
         end if;
         exit when kept <> '{}' or cardinality(claimed) < wanted;
-        wanted := greatest(least(2 * wanted, 1000), wanted);
+        -- Large payloads take memory.
+        wanted := case when pg_column_size(claimed) > 10000000 then greatest(wanted / 4, 1) else least(2 * wanted, 1000) end;
     end loop;
     return query select * from unnest(kept);
 end

@@ -18,6 +18,12 @@ $$;
 comment on function penstock._add_error(jsonb, int, timestamptz, text, boolean) is
     'The error history with one more error; the last ten are kept, and 4,000,000 characters of each. lost: the lease ran out.';
 
+-- A consumer that gives a message back has survived it.
+create or replace function penstock._not_lost(errors jsonb) returns jsonb
+language sql immutable
+as $$ select coalesce(jsonb_set(errors, '{-1}', (errors -> -1) - 'lost'), errors) $$;
+comment on function penstock._not_lost(jsonb) is 'The error history of a message whose last delivery was not lost.';
+
 create or replace function penstock._lost_deliveries(errors jsonb) returns int
 language plpgsql immutable
 as $$
@@ -396,7 +402,7 @@ begin
              body, errors)
         select
             queue, queue, g.id, g.priority, g.attempts - 1, g.attempts_limit, g.large, at + make_interval(secs => delay_seconds), g.published_at,
-            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, penstock._not_lost(g.errors)
         from gone g where delay_seconds > 0
     ), aside as (
         insert into penstock.waiting
@@ -404,7 +410,7 @@ begin
              dedup_key, headers, payload, body, errors)
         select
             queue, queue, g.id, g.priority, false, nextval('penstock.message_ids'), g.attempts - 1, g.attempts_limit, g.large, g.published_at,
-            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, penstock._not_lost(g.errors)
         from gone g where delay_seconds = 0 and fair and floor_ranks is null
     ), returned as (
         insert into penstock.ready
@@ -417,7 +423,7 @@ begin
                 nextval('penstock.message_ids')
             ),
             g.id, g.attempts - 1, g.attempts_limit, g.large, fair, g.seated, fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
-            g.headers, g.payload, g.body, g.errors
+            g.headers, g.payload, g.body, penstock._not_lost(g.errors)
         from gone g where delay_seconds = 0 and not (fair and floor_ranks is null)
         returning rank
     )
