@@ -20,7 +20,8 @@ from penstock import Client
 
 QUEUE = "default"
 IN_FRONT = 10_000
-CAP = 200
+CAP = 2_000
+"""More than the worker has slots: a cap that does not bind should cost little."""
 SLEEP_SECONDS = 600
 WANTED = 0.8
 """Of the plain drain."""
@@ -41,6 +42,7 @@ from penstock.consume_messages_batch('default', 'an earlier worker', 60, 10000) 
 UNSETTLED = """
 select exists (select from penstock.ready r where r.headers ->> 'task' = 'noop')
     or exists (select from penstock.active a where a.headers ->> 'task' = 'noop')
+    or exists (select from penstock.scheduled s where s.headers ->> 'task' = 'noop')
 """
 
 
