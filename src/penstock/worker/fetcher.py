@@ -99,8 +99,10 @@ class Source(AsyncFlag):
         self.set()
 
     def next_poll(self) -> float:
-        if self.is_set() or any(room_of(route) > 0 for route in self.full):
+        if self.is_set():
             return 0.0
+        if any(room_of(route) > 0 for route in self.full):
+            return self.ask_at
         return min(self.poll_at, self.due[0]) if self.due else self.poll_at
 
     @property
