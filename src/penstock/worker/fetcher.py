@@ -372,6 +372,11 @@ class Fetcher:
             # Their leases run out, unless they were parked.
             self._leases.renew_token()
             raise
+        except SchemaError:
+            raise
+        except PenstockError as exc:
+            logger.error("messages of queue %r could not be parked: %s", source.queue_name, exc)
+            self._leases.renew_token()
 
     # Runs
 
