@@ -30,7 +30,7 @@ begin
     loop
         execute format('delete from penstock.%I', relation);
     end loop;
-    update penstock.upkeep set done_at = '-infinity';
+    update penstock.upkeep set done_at = '-infinity', after_queue = 0;
 end
 $$;
 create or replace function penstock.clock() returns timestamptz language sql volatile
