@@ -255,8 +255,9 @@ $$;
 comment on function penstock._upkeep(timestamptz, int, timestamptz) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
 
 -- From somewhere in the middle, and then from the beginning: so that where time is over before the end each line has its turn. A
--- transaction opens no more than 2,000 lines of new tenants, since each takes a lock.
-create or replace function penstock._check_all_lines(queue_id int, most int, until timestamptz) returns bigint
+-- transaction opens no more than 2,000 lines of new tenants, since each takes a lock. is_done: no new check is left. Lines that were seen
+-- full can wait.
+create or replace function penstock._check_all_lines(queue_id int, most int, until timestamptz, out admitted bigint, out is_done boolean)
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -266,28 +267,30 @@ declare
     middle bigint := first_rank + (random() * greatest(last_rank - first_rank, 0))::bigint;
     part record;
     worked record;
-    admitted bigint := 0;
 begin
+    admitted := 0;
     for part in
         select * from (values (false, first_rank, last_rank, 2), (true, middle, last_rank, 1000), (true, first_rank, middle, 1000)) p(seen_full, since, before, passes)
     loop
         for pass in 1..part.passes loop
             select * into worked from penstock._work_off_checks(queue_id, part.seen_full, part.since, part.before, most) w;
             admitted := admitted + worked.admitted;
+            if not part.seen_full then
+                is_done := worked.examined < most;
+            end if;
             exit when worked.examined < most or clock_timestamp() > until;
             part.since := worked.last_rank + 1;
         end loop;
     end loop;
-    return admitted;
 end
 $$;
-comment on function penstock._check_all_lines(int, int, timestamptz) is 'Works off the checks of a queue, as far as there is time.';
+comment on function penstock._check_all_lines(int, int, timestamptz) is 'Works off the checks of a queue, as far as there is time; is_done where no new check is left.';
 
 -- A slice of one queue's sweep, at most so many of each kind. Everything is looked through when the ledger says so, which depends on
 -- how long the look took the last time: at most some two percent of the time, but at least once a minute.
 create or replace function penstock._sweep(
     queue_id int, queue_name text, notify boolean, has_aside boolean, most int, until timestamptz,
-    out is_done boolean, out results penstock.maintenance_result[]
+    out is_done boolean, out lines_done boolean, out results penstock.maintenance_result[]
 )
 language plpgsql
 as $$
@@ -311,6 +314,7 @@ declare
     is_complete boolean;
 begin
     is_done := true;
+    lines_done := true;
     results := '{}';
     select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     if not found then
@@ -337,7 +341,8 @@ begin
         end if;
         if has_aside then
             perform penstock._take_returns(queue_id);
-            admitted := penstock._check_all_lines(queue_id, 1000, least(until, clock_timestamp() + interval '50 ms'));
+            select c.admitted, c.is_done into admitted, lines_done
+            from penstock._check_all_lines(queue_id, 1000, least(until, clock_timestamp() + interval '50 ms')) c;
         end if;
     end if;
     if expired > 0 then
@@ -376,7 +381,7 @@ begin
 end
 $$;
 comment on function penstock._sweep(int, text, boolean, boolean, int, timestamptz) is
-    'Looks through one queue for leases that ran out, messages that are due and times to live that are over; is_done where all of them were found.';
+    'Looks through one queue for leases that ran out, messages that are due and times to live that are over; is_done where all of them were found, lines_done where no line is left to be checked.';
 
 -- First a small slice of every queue, so that no queue waits for another that has much to do. Then larger slices of those that have more,
 -- until the time is over. The queues come in an order of chance. Those with more to do are named as unfinished.
@@ -387,6 +392,8 @@ declare
     queue record;
     swept record;
     unfinished int[] := '{}';
+    -- Queues with lines that another transaction has to check: this one holds the locks of those that it opened.
+    with_lines int[] := '{}';
     results penstock.maintenance_result[] := '{}';
     most int := 100;
     todo int[];
@@ -411,6 +418,9 @@ begin
             if not swept.is_done then
                 unfinished := unfinished || queue.id;
             end if;
+            if not swept.lines_done then
+                with_lines := with_lines || queue.id;
+            end if;
         end loop;
         exit when unfinished = '{}' or clock_timestamp() > until;
         todo := unfinished;
@@ -420,7 +430,7 @@ begin
     return query
     select r.action, r.queue_name, sum(r.affected)::bigint from unnest(results) with ordinality r(action, queue_name, affected, n)
     group by r.action, r.queue_name order by min(r.n);
-    return query select 'unfinished', q.name, 1::bigint from penstock.queues q where q.id = any(unfinished) order by q.name;
+    return query select 'unfinished', q.name, 1::bigint from penstock.queues q where q.id = any(unfinished || with_lines) order by q.name;
 end
 $$;
 comment on function penstock._sweep_all(timestamptz) is 'Sweeps all queues, a slice at a time.';
