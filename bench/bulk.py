@@ -26,7 +26,7 @@ from bench.turns import Ratio, turns
 from penstock import calls, outgoing
 from penstock._sync.bulk import Bulk
 from penstock.payloads import encode
-from penstock.statements import Call, array
+from penstock.sql_call import Call, array
 
 COLUMNS = "queue_id, priority, rank, id, attempts, large, fair, published_at, tenant, payload"
 BARE = (

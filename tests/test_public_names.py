@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock
-from penstock import errors, schema, settings
+from penstock import errors, schema
 
 
 def test_of_the_package() -> None:
@@ -120,7 +120,6 @@ def test_of_the_modules() -> None:
         "script",
         "uninstall",
     ]
-    assert settings.__all__ == ["find_dsn", "resolve_dsn", "resolve_listen_dsn"]
-    for module in (errors, schema, settings):
+    for module in (errors, schema):
         assert sorted(module.__all__) == module.__all__
         assert all(hasattr(module, name) for name in module.__all__)

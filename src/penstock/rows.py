@@ -37,7 +37,7 @@ from .models import (
     UnreadableMessage,
 )
 from .payloads import UNREADABLE, Json, load_json
-from .statements import Row
+from .sql_call import Row
 
 __all__ = [
     "DEAD_LETTER",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -15,7 +14,6 @@ __all__ = [
     "LOW",
     "NORMAL",
     "URGENT",
-    "Backoff",
     "Duration",
     "flag",
     "interval",
@@ -82,21 +80,3 @@ def flag(name: str, value: bool) -> bool:
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} must be True or False, not {shown(value)}")
     return value
-
-
-class Backoff:
-    """Pauses that grow, each a little at random so that many do not come back at once."""
-
-    def __init__(self, first: float, longest: float) -> None:
-        self._first = first
-        self._longest = longest
-        self._next = first
-
-    def next(self) -> float:
-        """How long to pause now."""
-        pause, self._next = self._next, min(2 * self._next, self._longest)
-        return pause * random.uniform(0.8, 1.2)
-
-    def reset(self) -> None:
-        """Begin with the first again."""
-        self._next = self._first

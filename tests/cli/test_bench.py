@@ -13,9 +13,9 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.measuring.figures import Figure, Outcome, figure, percentile
-from penstock.measuring.meaning import meaning
-from penstock.measuring.plan import MEASURES
+from penstock.benchmark.figures import Figure, Outcome, figure, percentile
+from penstock.benchmark.meaning import meaning
+from penstock.benchmark.plan import MEASURES
 
 from .command import PATIENCE, Answer, Command
 

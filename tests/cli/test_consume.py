@@ -24,7 +24,7 @@ import pytest
 
 import penstock
 from penstock.cli.interrupts import Interrupts
-from penstock.cli.printing import Acks, Stdout, line
+from penstock.cli.output.messages import Acks, Stdout, line
 from penstock.models import MessageDetails
 
 from .command import PATIENCE, PROGRAM, Answer, Command

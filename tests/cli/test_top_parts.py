@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
+from penstock.cli.output.cells import amount, brief, cell, rate
 from penstock.cli.screen.choices import Choices, Look, Quit, Refresh, SetPaused, View
 from penstock.cli.screen.columns import COLUMNS, chosen, widths_of
 from penstock.cli.screen.history import History
@@ -16,7 +17,6 @@ from penstock.cli.screen.keys import Keys
 from penstock.cli.screen.snapshot import Details, Place, Queue, Snapshot
 from penstock.cli.screen.sparkline import ASCII, BLOCKS, sparkline, symbols_for
 from penstock.cli.screen.view import Scene, picture
-from penstock.cli.screen.writing import amount, brief, cell, rate
 from penstock.cli.top import SORTS
 from penstock.diagnoses import ParkedDiagnosis
 from penstock.models import DeadLetter, ListedMessage, ListedWorker, QueueSettings, QueueStatistics

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock import AsyncClient, Client, ConnectionLost, LeaseLost
-from penstock.statements import Call
+from penstock.sql_call import Call
 from tests.client.both import async_until, until
 
 LEASE_SECONDS = 4

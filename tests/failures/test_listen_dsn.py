@@ -16,7 +16,7 @@ import pytest
 
 import penstock.calls
 from penstock import App
-from penstock.statements import Call
+from penstock.sql_call import Call
 from tests.cli.command import Command
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient

@@ -84,9 +84,9 @@ def told(caplog: pytest.LogCaptureFixture, text: str) -> int:
 
 def hurry(client: Client, *, probe: float = 0.3, answer: float = 0.3) -> None:
     """Let the client doubt its listening connection sooner than it does, or later."""
-    host: Any = client._host
-    host._listener.probe_seconds = probe
-    host._listener.answer_seconds = answer
+    runtime: Any = client._runtime
+    runtime._listener.probe_seconds = probe
+    runtime._listener.answer_seconds = answer
 
 
 def send_and_time(sql: Sql, stream: Stream, payload: int) -> float:
@@ -212,13 +212,13 @@ def test_it_comes_back_after_a_freeze(
 
 def wait_until_listening_or_probing(sql: Sql, client: Client, *former: int) -> int:
     """The one session that listens; its last statement may be a probe."""
-    host: Any = client._host
+    runtime: Any = client._runtime
 
     def found() -> list[int]:
         probes = [pid for pid, query in backends(sql).items() if query.lower() == "select 1"]
         return [pid for pid in [*listening(sql), *probes] if pid not in former]
 
-    eventually(lambda: found() and host._listener.is_listening(channel_of(sql)), "the client listens")
+    eventually(lambda: found() and runtime._listener.is_listening(channel_of(sql)), "the client listens")
     return found()[0]
 
 
@@ -313,10 +313,10 @@ def test_a_wake_up_during_a_command_is_not_lost(client: Client, queue: str, prox
     with streams(client, queue):
         wait_until_listening(sql18)
         proxy.delay(0.1)
-        host: Any = client._host
+        runtime: Any = client._runtime
         with streams(client, *names):
             channels = {client.channel(name) for name in (queue, *names)}
-            eventually(lambda: all(map(host._listener.is_listening, channels)), "all are listened to", 5)
+            eventually(lambda: all(map(runtime._listener.is_listening, channels)), "all are listened to", 5)
     begin = time.monotonic()
     client.close()
     assert time.monotonic() - begin < 3

@@ -14,7 +14,7 @@ from penstock import Client, ConnectionLost, DatabaseUnavailable, NotReplicated,
 from penstock._sync.connections import Own
 from penstock.deadlines import WatchedConnection
 from penstock.embedded import Server
-from penstock.statements import Call, Repeat
+from penstock.sql_call import Call, Repeat
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, count_in, payloads_in, port_of, through

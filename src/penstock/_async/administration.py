@@ -24,12 +24,12 @@ from penstock.models import (
 from penstock.schema import SchemaVersion
 from penstock.values import Duration
 
-from .carrier import AsyncCarrier
+from .call_runner import AsyncCallRunner
 
 __all__ = ["AsyncAdministration"]
 
 
-class AsyncAdministration(AsyncCarrier):
+class AsyncAdministration(AsyncCallRunner):
     """What is not about one message that is being handled."""
 
     # Topics

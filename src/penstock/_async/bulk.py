@@ -11,7 +11,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from penstock.errors import PenstockError
-from penstock.statements import Call
+from penstock.sql_call import Call
 
 __all__ = ["AsyncBulk"]
 

@@ -15,9 +15,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from penstock import calls, schema
+from penstock.backoff import Backoff
+from penstock.bootstrap import install_schema, start_embedded
 from penstock.concurrency import async_sleep, in_thread, now
-from penstock.conninfo import complete, describe, unavailable
 from penstock.deadlines import AsyncWatchedConnection, NoAnswer, SilenceLog
+from penstock.dsn import complete, describe, resolve_dsn, resolve_listen_dsn, unavailable
 from penstock.errors import (
     ClientClosed,
     ConnectionLost,
@@ -32,17 +34,15 @@ from penstock.errors import (
 )
 from penstock.integrations import adapt_async
 from penstock.payloads import Codec, codec_of
-from penstock.settings import resolve_dsn, resolve_listen_dsn
-from penstock.starting import install_schema, start_embedded
-from penstock.statements import Call, Repeat
-from penstock.values import Backoff, Duration, flag, interval, time_limit
+from penstock.sql_call import Call, Repeat
+from penstock.values import Duration, flag, interval, time_limit
 
 from .api import AsyncApi
 from .bulk import AsyncBulk
-from .carrier import UNREADABLE_STATES, Progress, Timed, unreadable
+from .call_runner import UNREADABLE_STATES, Progress, Timed, unreadable
 from .connections import AsyncConnections, AsyncOwn, connect
 from .consumer import AsyncConsumer, ConsumeOptions
-from .host import AsyncHost
+from .consumer_runtime import AsyncConsumerRuntime
 from .transaction import AsyncTransaction
 
 __all__ = ["AsyncClient"]
@@ -119,7 +119,7 @@ class AsyncClient(AsyncApi):
         self._silence_log = SilenceLog()
         # What is set on each connection.
         self._settings: tuple[str, ...] = ()
-        self._host = AsyncHost(
+        self._runtime = AsyncConsumerRuntime(
             self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
         )
 
@@ -136,7 +136,7 @@ class AsyncClient(AsyncApi):
     async def close(self) -> None:
         """Stop consumers, release what they have not handed out, and close all connections."""
         try:
-            await self._host.close()
+            await self._runtime.close()
         finally:
             self._closed = True
             async with self._lock:  # not while it is being opened
@@ -156,7 +156,7 @@ class AsyncClient(AsyncApi):
         connections, self._connections = self._connections or self._former, None
         if connections is not None:
             connections.abandon()
-        self._host.abandon()
+        self._runtime.abandon()
 
     async def __aenter__(self) -> AsyncClient:
         await self.open()
@@ -463,7 +463,7 @@ class AsyncClient(AsyncApi):
         flag("auto_extend", auto_extend)
         flag("reraise", reraise)
         options = ConsumeOptions(batch_size, wait, visibility_timeout, auto_extend, reraise, codec)
-        return AsyncConsumer(self._host, queue_name, options)
+        return AsyncConsumer(self._runtime, queue_name, options)
 
     async def _connect_listener(self) -> psycopg.AsyncConnection[Any] | None:
         """A connection that can listen; None where a pooler is in between."""
@@ -494,7 +494,7 @@ class AsyncClient(AsyncApi):
     def _be_quiet(self) -> None:
         """The caller reports trouble with the database. It does not know of trouble with listen_dsn."""
         if self._listen_dsn is None:
-            self._host.be_quiet()
+            self._runtime.be_quiet()
 
 
 def _stricter_isolation(session: calls.Session, is_pooled: bool) -> str:

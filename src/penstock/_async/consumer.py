@@ -26,7 +26,7 @@ from penstock.values import Duration, interval
 from .message import AsyncLease, AsyncMessage
 
 if TYPE_CHECKING:
-    from .host import AsyncHost
+    from .consumer_runtime import AsyncConsumerRuntime
 
 __all__ = ["AsyncConsumer"]
 
@@ -69,9 +69,9 @@ class AsyncConsumer(Generic[T_co]):
     Messages that were claimed ahead and not handed out are released at the end of the iteration.
     """
 
-    def __init__(self, host: AsyncHost, queue_name: str, options: ConsumeOptions) -> None:
+    def __init__(self, runtime: AsyncConsumerRuntime, queue_name: str, options: ConsumeOptions) -> None:
         self.queue_name = queue_name
-        self._host = host
+        self._runtime = runtime
         self._options = options
         self._wait = None if options.wait is None else interval("wait", options.wait)
         self._unread: deque[AsyncMessage[T_co]] = deque()
@@ -103,7 +103,7 @@ class AsyncConsumer(Generic[T_co]):
         await self.close()
 
     async def __aiter__(self) -> AsyncIterator[AsyncMessage[T_co]]:
-        self._host.enter(self)
+        self._runtime.enter(self)
         try:
             while (message := await self._next()) is not None:
                 yield message
@@ -122,10 +122,12 @@ class AsyncConsumer(Generic[T_co]):
             for token, messages in _by_token(unread).items():
                 ids = [message.id for message in messages]
                 try:
-                    await self._host.attempt(calls.release_messages(self.queue_name, ids, token), beyond=True)
+                    await self._runtime.attempt(
+                        calls.release_messages(self.queue_name, ids, token), beyond=True
+                    )
                 except (PenstockError, psycopg.Error) as exc:
                     logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
-            self._host.leave(self, self._channel, self._flag)
+            self._runtime.leave(self, self._channel, self._flag)
             self._channel = None
 
     async def _next(self) -> AsyncMessage[T_co] | None:
@@ -164,12 +166,12 @@ class AsyncConsumer(Generic[T_co]):
         return None
 
     def _hears(self) -> bool:
-        return self._channel is not None and self._host.hears(self._channel)
+        return self._channel is not None and self._runtime.hears(self._channel)
 
     async def _listen(self) -> None:
         """Be woken from now on, where the client can listen."""
         if self._channel is None and not self._stopped:
-            self._channel = await self._host.listen(self.queue_name, self._flag)
+            self._channel = await self._runtime.listen(self.queue_name, self._flag)
 
     def _take(self) -> AsyncMessage[T_co] | None:
         # By one thread or the other: the one that consumes, or one that closes.
@@ -192,9 +194,9 @@ class AsyncConsumer(Generic[T_co]):
         claim = calls.consume_messages_batch(
             self.queue_name, uuid.uuid4().hex, options.visibility_timeout, options.batch_size
         )
-        timed = await self._host.attempt(claim)
+        timed = await self._runtime.attempt(claim)
         for claimed in timed.result:
-            message: AsyncMessage[T_co] = self._host.api._message_of(claimed, options.codec, timed.sent_at)
+            message: AsyncMessage[T_co] = self._runtime.api._message_of(claimed, options.codec, timed.sent_at)
             message._lease.reraise = options.reraise
             message._lease.in_block = self._in_block if options.auto_extend else None
             self._kept[message] = None
@@ -202,14 +204,14 @@ class AsyncConsumer(Generic[T_co]):
         # One alone is handed out at once.
         if len(timed.result) > 1:
             shortest = min(claimed.lease_seconds for claimed in timed.result)
-            self._host.keep(self, (1 - KEEP_BELOW) * shortest)
+            self._runtime.keep(self, (1 - KEEP_BELOW) * shortest)
 
     # Leases are kept until the message is handed out; with auto_extend also while its block runs.
 
     def _in_block(self, message: AsyncMessage[T_co], begins: bool) -> None:
         if begins:
             self._kept[message] = None
-            self._host.keep(self, message._lease.deadline - KEEP_BELOW * message._lease.seconds - now())
+            self._runtime.keep(self, message._lease.deadline - KEEP_BELOW * message._lease.seconds - now())
         else:
             self._kept.pop(message, None)
 
@@ -259,7 +261,7 @@ class AsyncConsumer(Generic[T_co]):
         keep = calls.batch_extend_message_vt(
             self.queue_name, ids, token, extension, LOCK_SECONDS, within=within
         )
-        timed = await self._host.attempt(keep, beyond=True)
+        timed = await self._runtime.attempt(keep, beyond=True)
         held = {extended.message_id: extended for extended in timed.result}
         for message in due:
             if (extended := held.get(message.id)) is not None:

@@ -11,11 +11,11 @@ from penstock import calls, rows
 from penstock.errors import InvalidArgument, LeaseLost, NotReplicated
 from penstock.models import Receipt, UnreadableMessage
 from penstock.payloads import Codec
-from penstock.statements import Call
+from penstock.sql_call import Call
 from penstock.values import Duration
 from penstock.wording import shown
 
-from .carrier import AsyncCarrier
+from .call_runner import AsyncCallRunner
 from .message import AsyncLease, AsyncMessage
 
 __all__ = ["AsyncConsuming", "Settleable"]
@@ -24,7 +24,7 @@ T = TypeVar("T")
 Settleable = AsyncMessage[Any] | Receipt
 
 
-class AsyncConsuming(AsyncCarrier):
+class AsyncConsuming(AsyncCallRunner):
     """Leases: how they begin, and how they end."""
 
     @overload

@@ -17,12 +17,12 @@ from penstock.diagnoses import (
     TableDiagnosis,
 )
 
-from .carrier import AsyncCarrier
+from .call_runner import AsyncCallRunner
 
 __all__ = ["AsyncDiagnosing"]
 
 
-class AsyncDiagnosing(AsyncCarrier):
+class AsyncDiagnosing(AsyncCallRunner):
     """What `penstock doctor` looks at. All of it is cheap, whatever the size of the queues."""
 
     async def diagnose_server(self) -> ServerDiagnosis:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.concurrency import AsyncMany
-from penstock.declaring import Declared, GroupStart, QueueNeeds
+from penstock.declarations import Declared, GroupStart, QueueNeeds
 from penstock.errors import QueueNotFound
 from penstock.models import NewMessage
 
 from .api import AsyncApi
-from .carrier import Progress
+from .call_runner import Progress
 from .client import AsyncClient
 
 __all__ = ["AsyncEnqueuing"]

@@ -16,8 +16,8 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from penstock import calls
+from penstock.backoff import Backoff
 from penstock.concurrency import AsyncBackground, AsyncFlag, AsyncWaker
-from penstock.values import Backoff
 
 __all__ = ["AsyncListener"]
 

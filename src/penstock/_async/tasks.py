@@ -10,12 +10,12 @@ from penstock import calls
 from penstock.models import GroupProgress, ListedSchedule, ListedWorker, Missed
 from penstock.values import Duration
 
-from .carrier import AsyncCarrier
+from .call_runner import AsyncCallRunner
 
 __all__ = ["AsyncTasks"]
 
 
-class AsyncTasks(AsyncCarrier):
+class AsyncTasks(AsyncCallRunner):
     """The calls that tasks and their workers are made of."""
 
     async def declare_queue(

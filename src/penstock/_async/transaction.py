@@ -9,10 +9,10 @@ from penstock.concurrency import now
 from penstock.errors import InvalidArgument, from_database, sqlstate_of
 from penstock.integrations import AsyncExecutor
 from penstock.payloads import Codec
-from penstock.statements import Call
+from penstock.sql_call import Call
 
 from .api import AsyncApi
-from .carrier import UNREADABLE_STATES, Progress, Timed, unreadable
+from .call_runner import UNREADABLE_STATES, Progress, Timed, unreadable
 
 __all__ = ["AsyncTransaction"]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from penstock import calls
+from penstock.backoff import Backoff
 from penstock.concurrency import AsyncFlag, now
 from penstock.errors import NotFound
 from penstock.models import MessageResult
-from penstock.values import Backoff
 
 from .client import AsyncClient
 
@@ -24,7 +24,7 @@ async def finished(
     """The message when it is done or dead; None where that took too long."""
     deadline = None if timeout is None else now() + timeout
     flag, backoff = AsyncFlag(), Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
-    channel = await client._host.listen_done(queue_name, flag, message_id)
+    channel = await client._runtime.listen_done(queue_name, flag, message_id)
     try:
         while True:
             flag.clear()
@@ -36,7 +36,7 @@ async def finished(
             if found.state in ("done", "dead"):
                 return found
             pause = backoff.next()
-            if channel is not None and client._host.hears(channel):
+            if channel is not None and client._runtime.hears(channel):
                 pause = LONGEST_POLL_LISTENING_SECONDS
             if deadline is not None:
                 pause = min(pause, deadline - now())
@@ -44,4 +44,4 @@ async def finished(
                     return None
             await flag.wait(pause)
     finally:
-        client._host.unlisten(channel, flag)
+        client._runtime.unlisten(channel, flag)

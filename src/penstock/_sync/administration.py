@@ -27,12 +27,12 @@ from penstock.models import (
 from penstock.schema import SchemaVersion
 from penstock.values import Duration
 
-from .carrier import Carrier
+from .call_runner import CallRunner
 
 __all__ = ["Administration"]
 
 
-class Administration(Carrier):
+class Administration(CallRunner):
     """What is not about one message that is being handled."""
 
     # Topics

@@ -18,9 +18,11 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from penstock import calls, schema
+from penstock.backoff import Backoff
+from penstock.bootstrap import install_schema, start_embedded
 from penstock.concurrency import in_this_thread, now, sleep
-from penstock.conninfo import complete, describe, unavailable
 from penstock.deadlines import NoAnswer, SilenceLog, WatchedConnection
+from penstock.dsn import complete, describe, resolve_dsn, resolve_listen_dsn, unavailable
 from penstock.errors import (
     ClientClosed,
     ConnectionLost,
@@ -35,17 +37,15 @@ from penstock.errors import (
 )
 from penstock.integrations import adapt
 from penstock.payloads import Codec, codec_of
-from penstock.settings import resolve_dsn, resolve_listen_dsn
-from penstock.starting import install_schema, start_embedded
-from penstock.statements import Call, Repeat
-from penstock.values import Backoff, Duration, flag, interval, time_limit
+from penstock.sql_call import Call, Repeat
+from penstock.values import Duration, flag, interval, time_limit
 
 from .api import Api
 from .bulk import Bulk
-from .carrier import UNREADABLE_STATES, Progress, Timed, unreadable
+from .call_runner import UNREADABLE_STATES, Progress, Timed, unreadable
 from .connections import Connections, Own, connect
 from .consumer import ConsumeOptions, Consumer
-from .host import Host
+from .consumer_runtime import ConsumerRuntime
 from .transaction import Transaction
 
 __all__ = ["Client"]
@@ -122,7 +122,9 @@ class Client(Api):
         self._silence_log = SilenceLog()
         # What is set on each connection.
         self._settings: tuple[str, ...] = ()
-        self._host = Host(self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain))
+        self._runtime = ConsumerRuntime(
+            self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
+        )
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else describe(self._dsn)
@@ -137,7 +139,7 @@ class Client(Api):
     def close(self) -> None:
         """Stop consumers, release what they have not handed out, and close all connections."""
         try:
-            self._host.close()
+            self._runtime.close()
         finally:
             self._closed = True
             with self._lock:  # not while it is being opened
@@ -157,7 +159,7 @@ class Client(Api):
         connections, self._connections = self._connections or self._former, None
         if connections is not None:
             connections.abandon()
-        self._host.abandon()
+        self._runtime.abandon()
 
     def __enter__(self) -> Client:
         self.open()
@@ -460,7 +462,7 @@ class Client(Api):
         flag("auto_extend", auto_extend)
         flag("reraise", reraise)
         options = ConsumeOptions(batch_size, wait, visibility_timeout, auto_extend, reraise, codec)
-        return Consumer(self._host, queue_name, options)
+        return Consumer(self._runtime, queue_name, options)
 
     def _connect_listener(self) -> psycopg.Connection[Any] | None:
         """A connection that can listen; None where a pooler is in between."""
@@ -491,7 +493,7 @@ class Client(Api):
     def _be_quiet(self) -> None:
         """The caller reports trouble with the database. It does not know of trouble with listen_dsn."""
         if self._listen_dsn is None:
-            self._host.be_quiet()
+            self._runtime.be_quiet()
 
 
 def _stricter_isolation(session: calls.Session, is_pooled: bool) -> str:

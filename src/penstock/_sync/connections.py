@@ -20,13 +20,13 @@ import psycopg
 from psycopg.pq import ConnStatus
 
 from penstock import calls
+from penstock.backoff import Backoff
 from penstock.concurrency import Slots, made, sleep
-from penstock.conninfo import complete, unavailable
 from penstock.deadlines import SilenceLog, WatchedConnection
+from penstock.dsn import complete, unavailable
 from penstock.errors import ClientClosed, DatabaseUnavailable
 from penstock.integrations.psycopg import Psycopg
-from penstock.statements import Call, Row
-from penstock.values import Backoff
+from penstock.sql_call import Call, Row
 
 __all__ = ["Connections", "Own", "connect"]
 

@@ -29,7 +29,7 @@ from penstock.values import Duration, interval
 from .message import Lease, Message
 
 if TYPE_CHECKING:
-    from .host import Host
+    from .consumer_runtime import ConsumerRuntime
 
 __all__ = ["Consumer"]
 
@@ -72,9 +72,9 @@ class Consumer(Generic[T_co]):
     Messages that were claimed ahead and not handed out are released at the end of the iteration.
     """
 
-    def __init__(self, host: Host, queue_name: str, options: ConsumeOptions) -> None:
+    def __init__(self, runtime: ConsumerRuntime, queue_name: str, options: ConsumeOptions) -> None:
         self.queue_name = queue_name
-        self._host = host
+        self._runtime = runtime
         self._options = options
         self._wait = None if options.wait is None else interval("wait", options.wait)
         self._unread: deque[Message[T_co]] = deque()
@@ -106,7 +106,7 @@ class Consumer(Generic[T_co]):
         self.close()
 
     def __iter__(self) -> Iterator[Message[T_co]]:
-        self._host.enter(self)
+        self._runtime.enter(self)
         try:
             while (message := self._next()) is not None:
                 yield message
@@ -125,10 +125,10 @@ class Consumer(Generic[T_co]):
             for token, messages in _by_token(unread).items():
                 ids = [message.id for message in messages]
                 try:
-                    self._host.attempt(calls.release_messages(self.queue_name, ids, token), beyond=True)
+                    self._runtime.attempt(calls.release_messages(self.queue_name, ids, token), beyond=True)
                 except (PenstockError, psycopg.Error) as exc:
                     logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
-            self._host.leave(self, self._channel, self._flag)
+            self._runtime.leave(self, self._channel, self._flag)
             self._channel = None
 
     def _next(self) -> Message[T_co] | None:
@@ -167,12 +167,12 @@ class Consumer(Generic[T_co]):
         return None
 
     def _hears(self) -> bool:
-        return self._channel is not None and self._host.hears(self._channel)
+        return self._channel is not None and self._runtime.hears(self._channel)
 
     def _listen(self) -> None:
         """Be woken from now on, where the client can listen."""
         if self._channel is None and not self._stopped:
-            self._channel = self._host.listen(self.queue_name, self._flag)
+            self._channel = self._runtime.listen(self.queue_name, self._flag)
 
     def _take(self) -> Message[T_co] | None:
         # By one thread or the other: the one that consumes, or one that closes.
@@ -195,9 +195,9 @@ class Consumer(Generic[T_co]):
         claim = calls.consume_messages_batch(
             self.queue_name, uuid.uuid4().hex, options.visibility_timeout, options.batch_size
         )
-        timed = self._host.attempt(claim)
+        timed = self._runtime.attempt(claim)
         for claimed in timed.result:
-            message: Message[T_co] = self._host.api._message_of(claimed, options.codec, timed.sent_at)
+            message: Message[T_co] = self._runtime.api._message_of(claimed, options.codec, timed.sent_at)
             message._lease.reraise = options.reraise
             message._lease.in_block = self._in_block if options.auto_extend else None
             self._kept[message] = None
@@ -205,14 +205,14 @@ class Consumer(Generic[T_co]):
         # One alone is handed out at once.
         if len(timed.result) > 1:
             shortest = min(claimed.lease_seconds for claimed in timed.result)
-            self._host.keep(self, (1 - KEEP_BELOW) * shortest)
+            self._runtime.keep(self, (1 - KEEP_BELOW) * shortest)
 
     # Leases are kept until the message is handed out; with auto_extend also while its block runs.
 
     def _in_block(self, message: Message[T_co], begins: bool) -> None:
         if begins:
             self._kept[message] = None
-            self._host.keep(self, message._lease.deadline - KEEP_BELOW * message._lease.seconds - now())
+            self._runtime.keep(self, message._lease.deadline - KEEP_BELOW * message._lease.seconds - now())
         else:
             self._kept.pop(message, None)
 
@@ -262,7 +262,7 @@ class Consumer(Generic[T_co]):
         keep = calls.batch_extend_message_vt(
             self.queue_name, ids, token, extension, LOCK_SECONDS, within=within
         )
-        timed = self._host.attempt(keep, beyond=True)
+        timed = self._runtime.attempt(keep, beyond=True)
         held = {extended.message_id: extended for extended in timed.result}
         for message in due:
             if (extended := held.get(message.id)) is not None:

@@ -14,11 +14,11 @@ from penstock import calls, rows
 from penstock.errors import InvalidArgument, LeaseLost, NotReplicated
 from penstock.models import Receipt, UnreadableMessage
 from penstock.payloads import Codec
-from penstock.statements import Call
+from penstock.sql_call import Call
 from penstock.values import Duration
 from penstock.wording import shown
 
-from .carrier import Carrier
+from .call_runner import CallRunner
 from .message import Lease, Message
 
 __all__ = ["Consuming", "Settleable"]
@@ -27,7 +27,7 @@ T = TypeVar("T")
 Settleable = Message[Any] | Receipt
 
 
-class Consuming(Carrier):
+class Consuming(CallRunner):
     """Leases: how they begin, and how they end."""
 
     @overload

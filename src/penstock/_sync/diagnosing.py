@@ -20,12 +20,12 @@ from penstock.diagnoses import (
     TableDiagnosis,
 )
 
-from .carrier import Carrier
+from .call_runner import CallRunner
 
 __all__ = ["Diagnosing"]
 
 
-class Diagnosing(Carrier):
+class Diagnosing(CallRunner):
     """What `penstock doctor` looks at. All of it is cheap, whatever the size of the queues."""
 
     def diagnose_server(self) -> ServerDiagnosis:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from penstock.concurrency import Many
-from penstock.declaring import Declared, GroupStart, QueueNeeds
+from penstock.declarations import Declared, GroupStart, QueueNeeds
 from penstock.errors import QueueNotFound
 from penstock.models import NewMessage
 
 from .api import Api
-from .carrier import Progress
+from .call_runner import Progress
 from .client import Client
 
 __all__ = ["Enqueuing"]

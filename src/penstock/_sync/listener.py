@@ -19,8 +19,8 @@ import psycopg
 from psycopg.pq import ExecStatus
 
 from penstock import calls
+from penstock.backoff import Backoff
 from penstock.concurrency import Background, Flag, Waker
-from penstock.values import Backoff
 
 __all__ = ["Listener"]
 

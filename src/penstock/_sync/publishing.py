@@ -12,13 +12,13 @@ from typing import Any
 from penstock import calls
 from penstock.concurrency import Many, chunks
 from penstock.errors import InvalidArgument, PayloadInvalid
+from penstock.message_options import Batch, Options, batches
 from penstock.models import NewMessage
-from penstock.outgoing import Batch, Options, batches
 from penstock.payloads import Stored, encode
-from penstock.statements import Call
+from penstock.sql_call import Call
 from penstock.values import Duration, flag
 
-from .carrier import Carrier, Progress
+from .call_runner import CallRunner, Progress
 
 __all__ = ["Publishing"]
 
@@ -29,7 +29,7 @@ CHUNK_BYTES = 1_000_000
 NO_ITERABLES = (str, bytes, bytearray, memoryview, Mapping)
 
 
-class Publishing(Carrier):
+class Publishing(CallRunner):
     """Messages into a topic, or to one queue past any topic."""
 
     def publish(

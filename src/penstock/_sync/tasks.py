@@ -13,12 +13,12 @@ from penstock import calls
 from penstock.models import GroupProgress, ListedSchedule, ListedWorker, Missed
 from penstock.values import Duration
 
-from .carrier import Carrier
+from .call_runner import CallRunner
 
 __all__ = ["Tasks"]
 
 
-class Tasks(Carrier):
+class Tasks(CallRunner):
     """The calls that tasks and their workers are made of."""
 
     def declare_queue(

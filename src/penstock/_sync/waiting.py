@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from penstock import calls
+from penstock.backoff import Backoff
 from penstock.concurrency import Flag, now
 from penstock.errors import NotFound
 from penstock.models import MessageResult
-from penstock.values import Backoff
 
 from .client import Client
 
@@ -25,7 +25,7 @@ def finished(client: Client, queue_name: str, message_id: int, timeout: float | 
     """The message when it is done or dead; None where that took too long."""
     deadline = None if timeout is None else now() + timeout
     flag, backoff = Flag(), Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
-    channel = client._host.listen_done(queue_name, flag, message_id)
+    channel = client._runtime.listen_done(queue_name, flag, message_id)
     try:
         while True:
             flag.clear()
@@ -37,7 +37,7 @@ def finished(client: Client, queue_name: str, message_id: int, timeout: float | 
             if found.state in ("done", "dead"):
                 return found
             pause = backoff.next()
-            if channel is not None and client._host.hears(channel):
+            if channel is not None and client._runtime.hears(channel):
                 pause = LONGEST_POLL_LISTENING_SECONDS
             if deadline is not None:
                 pause = min(pause, deadline - now())
@@ -45,4 +45,4 @@ def finished(client: Client, queue_name: str, message_id: int, timeout: float | 
                     return None
             flag.wait(pause)
     finally:
-        client._host.unlisten(channel, flag)
+        client._runtime.unlisten(channel, flag)

@@ -9,6 +9,7 @@ from typing import Any
 
 from penstock import rows
 from penstock.errors import InvalidArgument
+from penstock.message_options import encode_headers
 from penstock.models import (
     Breakdown,
     DeadLetter,
@@ -23,9 +24,8 @@ from penstock.models import (
     State,
     Topic,
 )
-from penstock.outgoing import encode_headers
 from penstock.schema import SchemaVersion
-from penstock.statements import Call, Repeat, Row, call
+from penstock.sql_call import Call, Repeat, Row, call
 from penstock.values import Duration, moment, seconds
 
 from .parsing import instant, nothing, value

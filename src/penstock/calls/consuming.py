@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from penstock import rows
 from penstock.models import Receipt, UnreadableMessage
 from penstock.payloads import Stored, encode_json
-from penstock.statements import Call, Repeat, Row, call, call_each
+from penstock.sql_call import Call, Repeat, Row, call, call_each
 from penstock.values import Duration, seconds
 
 from .parsing import value, values

@@ -18,7 +18,7 @@ from penstock.diagnoses import (
     StatementDiagnosis,
     TableDiagnosis,
 )
-from penstock.statements import Call, Repeat, call
+from penstock.sql_call import Call, Repeat, call
 
 from .parsing import nothing
 

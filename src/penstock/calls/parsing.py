@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock import rows
-from penstock.statements import NULL, Row
+from penstock.sql_call import NULL, Row
 
 __all__ = ["given", "instant", "nothing", "value", "values"]
 

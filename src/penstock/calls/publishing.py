@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.outgoing import Batch, Options
+from penstock.message_options import Batch, Options
 from penstock.payloads import Stored
-from penstock.statements import NULL, Call, Repeat, call
+from penstock.sql_call import NULL, Call, Repeat, call
 
 from .parsing import value, values
 

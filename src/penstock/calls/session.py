@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from penstock import schema
-from penstock.statements import Call, Repeat
+from penstock.sql_call import Call, Repeat
 
 __all__ = [
     "CHECK_CLIENT",

@@ -8,10 +8,10 @@ from typing import Any
 
 from penstock import rows
 from penstock.errors import InvalidArgument
+from penstock.message_options import encode_headers
 from penstock.models import GroupProgress, ListedSchedule, ListedWorker, Missed
-from penstock.outgoing import encode_headers
 from penstock.payloads import encode_json
-from penstock.statements import Call, Repeat, call
+from penstock.sql_call import Call, Repeat, call
 from penstock.values import NORMAL, Duration, moment, seconds
 from penstock.wording import shown
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.measuring.plan import MEASURES, Plan
-from penstock.settings import resolve_dsn
+from penstock.benchmark.plan import MEASURES, Plan
+from penstock.dsn import resolve_dsn
 
 from .arguments import confirm, yes_option
 from .connection import Session, with_session
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from penstock._sync.client import Client
-    from penstock.measuring.figures import Figure
-    from penstock.measuring.measures import Watch
-    from penstock.measuring.queues import Queues
+    from penstock.benchmark.figures import Figure
+    from penstock.benchmark.measures import Watch
+    from penstock.benchmark.queues import Queues
 
 __all__ = ["bench"]
 
@@ -114,15 +114,15 @@ def bench(  # noqa: PLR0917 - one for each option
 
 def _measure(session: Session, plan: Plan, figures: list[Figure], *, yes: bool) -> None:
     """Fills figures one by one: what was measured before an end that comes too soon is not lost."""
+    from penstock.benchmark.measures import measure
+    from penstock.benchmark.queues import Queues, remove_leftovers
     from penstock.connecting import connect
-    from penstock.measuring.measures import measure
-    from penstock.measuring.queues import Queues, remove_leftovers
 
     with ExitStack() as stack:
         dsn = resolve_dsn(session.dsn, os.environ)
         is_embedded = dsn is None
         if dsn is None:
-            from penstock.starting import start_embedded
+            from penstock.bootstrap import start_embedded
 
             server, dsn = start_embedded()
             stack.push(server)
@@ -229,7 +229,7 @@ class _Count(int):
 
 
 def _print(session: Session, plan: Plan, figures: Sequence[Figure], *, is_complete: bool) -> None:
-    from penstock.measuring.meaning import meaning
+    from penstock.benchmark.meaning import meaning
 
     sentences = meaning(figures)
     if session.as_json:

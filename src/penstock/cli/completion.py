@@ -75,7 +75,7 @@ def _names(ctx: click.Context, incomplete: str, names_of: Callable[[Api], list[s
 
 
 def _dsn(given: str | None) -> str | None:
-    from penstock.settings import resolve_dsn
+    from penstock.dsn import resolve_dsn
 
     dsn = resolve_dsn(given, os.environ)
     if dsn is not None:
@@ -93,7 +93,7 @@ def _all_names(dsn: str, names_of: Callable[[Api], list[str]]) -> list[str]:
     import psycopg
 
     from penstock._sync.client import Client
-    from penstock.conninfo import complete
+    from penstock.dsn import complete
 
     found: list[str] = []
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.settings import resolve_dsn
+from penstock.dsn import resolve_dsn
 
 from .output import Output
 
@@ -94,7 +94,7 @@ def connect(dsn: str) -> Iterator[psycopg.Connection[Any]]:
     """A bare connection, for commands that install the schema or ask for its version."""
     import psycopg
 
-    from penstock.conninfo import complete, unavailable
+    from penstock.dsn import complete, unavailable
 
     try:
         connection = psycopg.connect(complete(dsn))
@@ -116,7 +116,7 @@ def connect_or_embedded(dsn: str | None) -> Iterator[psycopg.Connection[Any]]:
             yield connection
         return
 
-    from penstock.starting import start_embedded
+    from penstock.bootstrap import start_embedded
 
     with ExitStack() as stack:
         server, embedded_dsn = start_embedded()

@@ -15,7 +15,7 @@ from .arguments import duration, queue_argument
 from .connection import Session, listen_dsn_option, with_session
 from .failures import FAILED, NOTHING_THERE, Failure
 from .interrupts import Interrupts
-from .printing import END_SECONDS, Acks, Returns, Stdout, envelope, let_go, line, plain
+from .output.messages import END_SECONDS, Acks, Returns, Stdout, envelope, let_go, line, plain
 
 if TYPE_CHECKING:
     from penstock._sync.message import Message

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock.settings import resolve_dsn
+from penstock.dsn import resolve_dsn
 
 from .arguments import duration
 from .connection import Session, connect, connect_or_embedded, with_session

@@ -22,7 +22,7 @@ from .connection import Session, with_session
 from .failures import NOTHING_THERE, Failure, as_failure
 from .interrupts import Interrupts
 from .output import age, count, is_terminal
-from .progress import Bar, progress
+from .output.progress import Bar, progress
 from .reading import BadLine, Group, Parse, Source, Unreadable
 
 if TYPE_CHECKING:

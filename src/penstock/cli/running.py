@@ -20,8 +20,8 @@ from penstock.wording import signal_name
 from .failures import FAILED, INTERRUPTED, NOTHING_THERE, Failure
 from .interrupts import SIGNALS
 from .output import STDERR, STDOUT, Output, age, as_json, count, printable
-from .printing import plain
-from .relaying import Relay
+from .output.messages import plain
+from .output.relay import Relay
 
 if TYPE_CHECKING:
     from penstock._async.consumer import AsyncConsumer

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from penstock import __version__
-from penstock.settings import find_dsn
+from penstock.dsn import find_dsn
 
 from .connection import connect, connect_or_embedded, dsn_option, json_option
 from .failures import Failure

@@ -97,7 +97,7 @@ def _watch(client: Client, choices: Choices) -> None:
 
 
 def _print(session: Session, client: Client, choices: Choices, *, once: bool) -> None:
-    from .screen.printing import print_snapshot
+    from .output.snapshot import print_snapshot
     from .screen.snapshot import find_place, read_vacuum
 
     place = find_place(client)

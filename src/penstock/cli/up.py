@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from penstock.settings import resolve_dsn
+from penstock.dsn import resolve_dsn
 
 from .announcing import Announcement
 from .arguments import service_options

@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 
 from penstock import calls, schema
 from penstock.errors import SchemaError, SchemaMissing, SchemaUnsafe
-from penstock.statements import Call
+from penstock.sql_call import Call
 
 from .facts import ClockReading, Facts, NotKnown, Pooling
 from .findings import identifier

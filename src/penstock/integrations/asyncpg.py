@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.statements import Call, Row, numbered
+from penstock.sql_call import Call, Row, numbered
 
 from .protocol import AsyncExecutor
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.errors import UnsupportedConnection
-from penstock.statements import Call, Row
+from penstock.sql_call import Call, Row
 
 from .protocol import OPEN, Executor
 

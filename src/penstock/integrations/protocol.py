@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from penstock.statements import Call, Row
+from penstock.sql_call import Call, Row
 
 __all__ = ["OPEN", "AsyncExecutor", "Executor"]
 

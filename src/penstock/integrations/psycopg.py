@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from penstock.statements import Call, Row
+from penstock.sql_call import Call, Row
 
 from .protocol import OPEN, AsyncExecutor, Executor
 

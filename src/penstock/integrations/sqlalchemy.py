@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from penstock.errors import UnsupportedConnection
-from penstock.statements import Call, Parameter, Row
+from penstock.sql_call import Call, Parameter, Row
 
 from .protocol import AsyncExecutor, Executor
 

@@ -12,7 +12,7 @@ import psycopg
 
 from penstock import calls
 from penstock._async.client import AsyncClient
-from penstock._async.keeper import AsyncMaintainer
+from penstock._async.lease_extender import AsyncMaintainer
 from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
 
 __all__ = ["Maintenance"]

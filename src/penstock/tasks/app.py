@@ -14,15 +14,15 @@ from penstock._async.enqueuing import AsyncEnqueuing
 from penstock._sync.api import Api
 from penstock._sync.client import Client
 from penstock._sync.enqueuing import Enqueuing
-from penstock.declaring import Declared, QueueNeeds
+from penstock.declarations import Declared, QueueNeeds
 from penstock.errors import InvalidArgument
 from penstock.tasks.hooks import Middleware
 from penstock.values import Duration, interval, seconds
 
-from .choosing import Tenant, Unique
 from .clients import Clients
 from .context import TaskContext
 from .decorators import PeriodicDecorator, TaskDecorator
+from .derived_options import Tenant, Unique
 from .groups import group_handle, group_start
 from .handle import GroupHandle
 from .importable import check_no_method

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock._async.client import AsyncClient
 from penstock._sync.client import Client
-from penstock.declaring import Declared
+from penstock.declarations import Declared
 from penstock.values import Duration, time_limit
 
 __all__ = ["CALL_TIMEOUT_SECONDS", "Clients"]

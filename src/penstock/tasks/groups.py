@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.declaring import GroupStart
+from penstock.declarations import GroupStart
 from penstock.errors import InvalidArgument
 from penstock.wording import shown
 

@@ -14,13 +14,13 @@ from penstock._async.api import AsyncApi
 from penstock._async.enqueuing import AsyncEnqueuing
 from penstock._sync.api import Api
 from penstock._sync.enqueuing import Enqueuing
-from penstock.declaring import GroupMember, QueueNeeds
+from penstock.declarations import GroupMember, QueueNeeds
 from penstock.errors import InvalidArgument, PayloadInvalid, UnsupportedConnection
 from penstock.models import NewMessage
 from penstock.values import Duration, flag, interval
 
 from .arguments import Arguments, inner_function
-from .choosing import Tenant, Unique, tenant_of, unique_key_of
+from .derived_options import Tenant, Unique, tenant_of, unique_key_of
 from .handle import Handle
 from .hooks import EnqueueCall
 from .importable import check_importable

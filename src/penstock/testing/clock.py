@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import psycopg
 
-from penstock.conninfo import complete
+from penstock.dsn import complete
 from penstock.errors import PenstockError
 from penstock.values import Duration, interval, moment
 

@@ -17,10 +17,9 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import ExecStatus
 
 from penstock import schema
-from penstock.conninfo import complete, unavailable
+from penstock.dsn import complete, resolve_dsn, unavailable
 from penstock.embedded import EmbeddedError, Server, find_binaries, throwaway
 from penstock.errors import PenstockError
-from penstock.settings import resolve_dsn
 
 from . import VARIABLE
 

@@ -14,7 +14,7 @@ from penstock._async.transaction import AsyncTransaction
 from penstock._sync.transaction import Transaction
 from penstock.errors import InvalidArgument, LeaseLost
 from penstock.payloads import load_json
-from penstock.statements import Call
+from penstock.sql_call import Call
 from penstock.tasks.app import App
 from penstock.tasks.arguments import to_plain
 from penstock.tasks.context import TaskContext, TaskMessage

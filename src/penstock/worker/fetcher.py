@@ -13,6 +13,7 @@ import psycopg
 
 from penstock import calls
 from penstock._async.client import AsyncClient
+from penstock.backoff import Backoff
 from penstock.calls import Claimed, Parked
 from penstock.concurrency import AsyncFlag, async_sleep, now
 from penstock.errors import (
@@ -25,7 +26,6 @@ from penstock.errors import (
 )
 from penstock.payloads import load_headers
 from penstock.tasks.app import App
-from penstock.values import Backoff
 from penstock.wording import shown
 
 from .contact import Contact
@@ -293,7 +293,7 @@ class Fetcher:
     def _came(self, source: Source, claimed: list[Claimed], wanted: int) -> None:
         """When to look again: at once where there may be more."""
         source.was_short = len(claimed) < wanted
-        heard = source.channel is not None and self._client._host.hears(source.channel)
+        heard = source.channel is not None and self._client._runtime.hears(source.channel)
         source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
         if claimed:
             source.backoff.reset()
@@ -443,4 +443,4 @@ class Fetcher:
     async def _subscribe(self) -> None:
         for source in self._sources:
             if source.channel is None:
-                source.channel = await self._client._host.listen(source.queue_name, source)
+                source.channel = await self._client._runtime.listen(source.queue_name, source)

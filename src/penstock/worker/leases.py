@@ -14,7 +14,7 @@ from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.concurrency import async_sleep, now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound
-from penstock.statements import Call
+from penstock.sql_call import Call
 
 from .executor import Executor
 from .run import Run

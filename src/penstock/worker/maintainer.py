@@ -8,10 +8,10 @@ import psycopg
 
 from penstock import calls
 from penstock._async.client import AsyncClient
+from penstock.backoff import Backoff
 from penstock.concurrency import AsyncFlag, async_sleep, now
 from penstock.errors import PenstockError
 from penstock.models import MaintenanceResult
-from penstock.values import Backoff
 
 from .leases import Leases
 

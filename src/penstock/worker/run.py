@@ -13,7 +13,7 @@ from penstock import calls
 from penstock.calls import Claimed
 from penstock.models import Receipt
 from penstock.payloads import Json
-from penstock.statements import Call
+from penstock.sql_call import Call
 from penstock.tasks.context import TaskContext
 from penstock.tasks.task import Task
 

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from penstock._async.client import AsyncClient
+from penstock.backoff import Backoff
 from penstock.concurrency import now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, PermissionDenied
 from penstock.models import ListedSchedule
 from penstock.tasks.periodic import Cron, Every, Periodic, times_of
-from penstock.values import Backoff
 
 __all__ = ["Scheduler"]
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from penstock import calls
 from penstock._async.client import AsyncClient
+from penstock.backoff import Backoff
 from penstock.concurrency import AsyncFlag, async_sleep, now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, QueueNotFound
 from penstock.models import Receipt
 from penstock.payloads import Json
-from penstock.statements import Call
-from penstock.values import Backoff
+from penstock.sql_call import Call
 
 from .run import Run, ack_special
 

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
+from penstock.backoff import Backoff
 from penstock.health import Health
 from penstock.health.lines import Line
-from penstock.values import Backoff
 
 __all__ = ["MISCONFIGURED", "Supervisor", "is_supervised", "watch_parent"]
 

@@ -13,12 +13,13 @@ from typing import Any, Literal, Self, TypeVar
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock._async.enqueuing import AsyncEnqueuing
+from penstock.backoff import Backoff
 from penstock.concurrency import async_sleep, now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, PenstockError
 from penstock.health import Health
 from penstock.middleware.logging import LoggingMiddleware
 from penstock.tasks.app import App
-from penstock.values import Backoff, Duration, interval
+from penstock.values import Duration, interval
 
 from .contact import Contact
 from .executor import Executor

@@ -71,7 +71,7 @@ async def test_the_keeper_forgets_who_has_nothing_to_keep(client: AsyncClient) -
     for message in messages:
         async with message:
             pass
-    keeper: Any = client._host._keeper
+    keeper: Any = client._runtime._lease_extender
     await async_until(lambda: not keeper._consumers)
 
 

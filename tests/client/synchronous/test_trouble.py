@@ -74,7 +74,7 @@ def test_the_keeper_forgets_who_has_nothing_to_keep(client: Client) -> None:
     for message in messages:
         with message:
             pass
-    keeper: Any = client._host._keeper
+    keeper: Any = client._runtime._lease_extender
     until(lambda: not keeper._consumers)
 
 

@@ -12,12 +12,12 @@ from penstock._sync.client import Client
 from penstock.cli.failures import as_failure
 from penstock.errors import QueueNotFound
 
+from ..output.cells import brief
 from .background import Answer, Background
 from .choices import Choices, Look, Order, Quit, Refresh, SetPaused
 from .snapshot import Details, Snapshot, read, read_details, read_vacuum
 from .terminal import Terminal
 from .view import Scene, picture
-from .writing import brief
 
 __all__ = ["App"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..output.cells import amount, brief, rate
 from .history import SAMPLES, Rates
 from .snapshot import Queue
-from .writing import amount, brief, rate
 
 __all__ = ["COLUMNS", "Column", "Line", "arrange", "chosen", "widths_of"]
 

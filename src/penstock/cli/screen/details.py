@@ -12,11 +12,11 @@ from penstock.cli.arguments import PRIORITIES
 from penstock.cli.output import MISSING, printable
 from penstock.models import ListedMessage, QueueSettings, QueueStatistics
 
+from ..output.cells import Grid, amount, brief, joined, rate
 from .history import Trail
 from .snapshot import Details
 from .sparkline import sparkline
 from .theme import of_state
-from .writing import Grid, amount, brief, joined, rate
 
 __all__ = ["detail_lines"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from ..output.cells import Grid
 from .choices import View
-from .writing import Grid
 
 __all__ = ["KEYS", "help_lines"]
 

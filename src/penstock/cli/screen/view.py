@@ -11,6 +11,7 @@ from rich.text import Text
 
 from penstock.cli.output import count, printable
 
+from ..output.cells import amount, beside, brief, cell, cut, joined, rate
 from .choices import Choices
 from .columns import COLUMNS, GAP, Column, Line, arrange, chosen, widths_of
 from .details import detail_lines
@@ -20,7 +21,6 @@ from .snapshot import Details, Place, Snapshot
 from .sparkline import ASCII, sparkline
 from .theme import of_state
 from .workers import alive, worker_lines
-from .writing import amount, beside, brief, cell, cut, joined, rate
 
 __all__ = ["NO_MATCH", "NO_QUEUES", "Scene", "picture", "shown_lines"]
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from penstock.models import ListedWorker
 
-from .writing import Grid, brief
+from ..output.cells import Grid, brief
 
 __all__ = ["HEADINGS", "alive", "described", "worker_lines"]
 

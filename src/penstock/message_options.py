@@ -10,7 +10,7 @@ from typing import Any
 from .errors import InvalidArgument
 from .models import NewMessage
 from .payloads import Codec, Stored, encode, encode_json
-from .statements import json_array
+from .sql_call import json_array
 from .values import Duration, interval, moment, seconds
 from .wording import shown
 

@@ -19,12 +19,12 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
+from penstock.backoff import Backoff
 from penstock.errors import ConnectionLost, DatabaseUnavailable
-from penstock.values import Backoff
 
-from .failures import Failure
-from .interrupts import Interrupts
-from .output import count
+from ..failures import Failure
+from ..interrupts import Interrupts
+from . import count
 
 if TYPE_CHECKING:
     from penstock._async.message import AsyncMessage

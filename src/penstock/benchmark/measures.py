@@ -7,7 +7,6 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .crew import Crew
 from .figures import Figure, figure
 from .jobs import (
     LONGEST_PAUSE,
@@ -24,6 +23,7 @@ from .jobs import (
     Work,
 )
 from .plan import Plan
+from .process_pool import ProcessPool
 from .queues import Queues
 
 __all__ = ["Watch", "measure"]
@@ -54,14 +54,14 @@ class _Step:
 
 def measure(dsn: str, plan: Plan, queues: Queues, watch: Watch) -> Generator[Figure]:
     """Each measure of the plan, as soon as it is done."""
-    with Crew(dsn) as crew:
+    with ProcessPool(dsn) as pool:
         steps = _Steps(dsn, plan, queues)
         for name in plan.measures:
             if name == "drain" and "send-many" not in plan.measures:
-                crew.do(steps.send_many().jobs, lambda _: None)  # there has to be something to drain
+                pool.do(steps.send_many().jobs, lambda _: None)  # there has to be something to drain
             step: _Step = getattr(steps, name.replace("-", "_"))()
             watch.begin(name, step.total)
-            outcomes = crew.do(step.jobs, watch.advance)
+            outcomes = pool.do(step.jobs, watch.advance)
             yield figure(name, outcomes[: step.counted], is_rate=step.is_rate)
 
 

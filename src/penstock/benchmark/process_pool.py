@@ -13,51 +13,51 @@ from typing import Any
 from penstock.errors import PenstockError
 
 from .figures import Outcome
-from .hand import GO, READY, Trouble
 from .jobs import Job, Tell
+from .process import GO, READY, Trouble
 
-__all__ = ["Crew"]
+__all__ = ["ProcessPool"]
 
 END_SECONDS = 5.0
 
 
-class Crew:
+class ProcessPool:
     """Processes with a client each, started when they are needed, ended with the block."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
-        self._hands: list[_Hand] = []
+        self._processes: list[_Process] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ProcessPool:
         return self
 
     def __exit__(
         self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for hand in self._hands:
-            hand.kill()
+        for process in self._processes:
+            process.kill()
 
     def do(self, jobs: Sequence[Job], tell: Tell) -> list[Outcome]:
         """Each job in a process of its own; they begin together, when all are prepared."""
-        while len(self._hands) < len(jobs):
-            self._hands.append(_Hand(self._dsn))
-        hands = self._hands[: len(jobs)]
-        for hand, job in zip(hands, jobs, strict=True):
-            hand.send(job)
-        _wait(hands, lambda answer: answer == READY, tell)
-        for hand in hands:
-            hand.send(GO)
-        return _wait(hands, lambda answer: isinstance(answer, Outcome), tell)
+        while len(self._processes) < len(jobs):
+            self._processes.append(_Process(self._dsn))
+        processes = self._processes[: len(jobs)]
+        for process, job in zip(processes, jobs, strict=True):
+            process.send(job)
+        _wait(processes, lambda answer: answer == READY, tell)
+        for process in processes:
+            process.send(GO)
+        return _wait(processes, lambda answer: isinstance(answer, Outcome), tell)
 
 
-class _Hand:
+class _Process:
     """One process, in a session of its own: Ctrl-C is for the one that has started it."""
 
     def __init__(self, dsn: str) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.measuring.hand", str(theirs.fileno())],
+                [sys.executable, "-m", "penstock.benchmark.process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -90,18 +90,18 @@ class _Hand:
         self.pipe.close()
 
 
-def _wait(hands: Sequence[_Hand], is_wanted: Callable[[Any], bool], tell: Tell) -> list[Any]:
+def _wait(processes: Sequence[_Process], is_wanted: Callable[[Any], bool], tell: Tell) -> list[Any]:
     """What was waited for, of each, in their order; all else that comes is progress."""
-    pending = {hand.pipe: hand for hand in hands}
-    found: dict[_Hand, Any] = {}
+    pending = {process.pipe: process for process in processes}
+    found: dict[_Process, Any] = {}
     while pending:
         for pipe in wait(list(pending)):
             assert isinstance(pipe, Connection)
-            hand = pending[pipe]
-            answer = hand.recv()
+            process = pending[pipe]
+            answer = process.recv()
             if is_wanted(answer):
-                found[hand] = answer
+                found[process] = answer
                 del pending[pipe]
             else:
                 tell(answer)
-    return [found[hand] for hand in hands]
+    return [found[process] for process in processes]

@@ -1,4 +1,4 @@
-# Written by tools/unasync.py from src/penstock/_async/keeper.py:
+# Written by tools/unasync.py from src/penstock/_async/lease_extender.py:
 # change that, run `make generate`.
 
 """What a client does beside its consumers: it keeps their leases, and does what is due now and then."""
@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 import psycopg
 
+from penstock.backoff import Backoff
 from penstock.concurrency import Background, Flag, now
 from penstock.errors import PenstockError
-from penstock.values import Backoff
 
-__all__ = ["Keeper", "Maintainer"]
+__all__ = ["LeaseExtender", "Maintainer"]
 
 logger = logging.getLogger("penstock")
 
@@ -39,7 +39,7 @@ class Kept(Protocol):
     def _put_off(self) -> None: ...
 
 
-class Keeper:
+class LeaseExtender:
     """Extends the leases of consumers that have some."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Keeper:
         with self._lock:
             self._consumers.add(consumer)
             if self._background is None or not self._background.is_alive():
-                self._background = Background(self._run, "penstock keeper")
+                self._background = Background(self._run, "penstock leases")
         if now() + within < self._wakes_at:
             self._flag.set()
 

@@ -22,7 +22,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measure. clients: who did it side by side. The milliseconds are those of a call, where calls were
-    timed; for a latency, from just before the send to the message in hand.
+    timed; for a latency, from just before the send to the message in process.
     """
 
     name: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from . import schema
-from .conninfo import complete, unavailable
+from .dsn import complete, unavailable
 
 if TYPE_CHECKING:
     from .embedded import Server

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from .output import is_terminal
+from . import is_terminal
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -1,46 +1,49 @@
-"""What the consumers of a client share: one listening connection, one keeper of leases, one maintainer."""
+# Written by tools/unasync.py from src/penstock/_async/consumer_runtime.py:
+# change that, run `make generate`.
+
+"""What the consumers of a client share: one listening connection, one lease extender, one maintainer."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import psycopg
 
 from penstock import calls
-from penstock.concurrency import AsyncFlag
+from penstock.concurrency import Flag
 from penstock.errors import ClientClosed, ConnectionLost, DatabaseUnavailable
-from penstock.statements import Call
+from penstock.sql_call import Call
 
-from .api import AsyncApi
-from .carrier import Timed
-from .keeper import AsyncKeeper, AsyncMaintainer
-from .listener import AsyncListener
+from .api import Api
+from .call_runner import Timed
+from .lease_extender import LeaseExtender, Maintainer
+from .listener import Listener
 
 if TYPE_CHECKING:
-    from .consumer import AsyncConsumer
+    from .consumer import Consumer
 
-__all__ = ["AsyncHost"]
+__all__ = ["ConsumerRuntime"]
 
 T = TypeVar("T")
 
 
-class AsyncAttempt(Protocol):
+class Attempt(Protocol):
     """Runs a call once."""
 
-    async def __call__(self, call: Call[T], /, *, beyond: bool = False) -> Timed[T]: ...
+    def __call__(self, call: Call[T], /, *, beyond: bool = False) -> Timed[T]: ...
 
 
-class AsyncHost:
+class ConsumerRuntime:
     """Serves consumers, from the first one on."""
 
     def __init__(
         self,
-        api: AsyncApi,
-        attempt: AsyncAttempt,
-        connect: Callable[[], Coroutine[Any, Any, psycopg.AsyncConnection[Any] | None]],
+        api: Api,
+        attempt: Attempt,
+        connect: Callable[[], psycopg.Connection[Any] | None],
         *,
         maintain: bool,
     ) -> None:
@@ -60,14 +63,14 @@ class AsyncHost:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._consumers: set[AsyncConsumer[Any]] = set()
+        self._consumers: set[Consumer[Any]] = set()
         self._channels: dict[str, str] = {}
-        self._listener = AsyncListener(self._connect)
+        self._listener = Listener(self._connect)
         self._listener.is_quiet = self.is_quiet
-        self._keeper = AsyncKeeper()
-        self._maintainer = AsyncMaintainer(lambda: self.attempt(calls.maintain()))
+        self._lease_extender = LeaseExtender()
+        self._maintainer = Maintainer(lambda: self.attempt(calls.maintain()))
 
-    def enter(self, consumer: AsyncConsumer[Any]) -> None:
+    def enter(self, consumer: Consumer[Any]) -> None:
         """A consumer begins."""
         if self._closed:
             raise ClientClosed
@@ -78,7 +81,7 @@ class AsyncHost:
             if self._maintains:
                 self._maintainer.start()
 
-    def leave(self, consumer: AsyncConsumer[Any], channel: str | None, flag: AsyncFlag) -> None:
+    def leave(self, consumer: Consumer[Any], channel: str | None, flag: Flag) -> None:
         """A consumer ends. The leases of what is still in its block are kept until that ends."""
         with self._lock:
             self._consumers.discard(consumer)
@@ -88,37 +91,37 @@ class AsyncHost:
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
 
-    def keep(self, consumer: AsyncConsumer[Any], within: float) -> None:
+    def keep(self, consumer: Consumer[Any], within: float) -> None:
         """A consumer has leases to be kept, the first of them within so many seconds."""
-        self._keeper.keep(consumer, within)
+        self._lease_extender.keep(consumer, within)
 
-    async def listen(self, queue_name: str, flag: AsyncFlag) -> str | None:
+    def listen(self, queue_name: str, flag: Flag) -> str | None:
         """Set the flag when there is something in the queue; the channel, if that is known already."""
         # Another thread may clear these meanwhile.
         channel = self._channels.get(queue_name)
         if channel is None:
             try:
-                timed = await self.attempt(calls.channel(queue_name))
+                timed = self.attempt(calls.channel(queue_name))
             except (ConnectionLost, DatabaseUnavailable):
                 return None
             self._channels[queue_name] = channel = timed.result
         self._listener.subscribe(channel, flag)
         return channel
 
-    async def listen_done(self, queue_name: str, flag: AsyncFlag, message_id: int) -> str | None:
+    def listen_done(self, queue_name: str, flag: Flag, message_id: int) -> str | None:
         """Set the flag when that message of the queue ends; the channel, if there is one."""
         if self._closed:
             raise ClientClosed
         if self._pid != os.getpid():
             self._start()
         try:
-            timed = await self.attempt(calls.done_channel(queue_name))
+            timed = self.attempt(calls.done_channel(queue_name))
         except (ConnectionLost, DatabaseUnavailable):
             return None
         self._listener.subscribe(timed.result, flag, str(message_id))
         return timed.result
 
-    def unlisten(self, channel: str | None, flag: AsyncFlag) -> None:
+    def unlisten(self, channel: str | None, flag: Flag) -> None:
         """Nobody waits for this flag any more."""
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
@@ -133,14 +136,14 @@ class AsyncHost:
         if self._pid == os.getpid():
             self._listener.abandon()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._closed = True
         if self._pid != os.getpid():
             return  # its consumers are its parent's
         with self._lock:
             consumers = tuple(self._consumers)
         for consumer in consumers:
-            await consumer.close()
-        await self._maintainer.close()
-        await self._keeper.close()
-        await self._listener.close()
+            consumer.close()
+        self._maintainer.close()
+        self._lease_extender.close()
+        self._listener.close()

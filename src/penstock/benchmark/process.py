@@ -72,6 +72,6 @@ def _trouble(exc: Exception) -> Trouble:
 
 if __name__ == "__main__":
     # Under its own name: what comes through the pipe is of that module.
-    from penstock.measuring.hand import serve as serve_pipe
+    from penstock.benchmark.process import serve as serve_pipe
 
     serve_pipe(Connection(int(sys.argv[1])))

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import psycopg
 
+from penstock.backoff import Backoff
 from penstock.concurrency import AsyncBackground, AsyncFlag, now
 from penstock.errors import PenstockError
-from penstock.values import Backoff
 
-__all__ = ["AsyncKeeper", "AsyncMaintainer"]
+__all__ = ["AsyncLeaseExtender", "AsyncMaintainer"]
 
 logger = logging.getLogger("penstock")
 
@@ -36,7 +36,7 @@ class Kept(Protocol):
     def _put_off(self) -> None: ...
 
 
-class AsyncKeeper:
+class AsyncLeaseExtender:
     """Extends the leases of consumers that have some."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class AsyncKeeper:
         with self._lock:
             self._consumers.add(consumer)
             if self._background is None or not self._background.is_alive():
-                self._background = AsyncBackground(self._run, "penstock keeper")
+                self._background = AsyncBackground(self._run, "penstock leases")
         if now() + within < self._wakes_at:
             self._flag.set()
 

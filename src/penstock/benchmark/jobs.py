@@ -16,7 +16,7 @@ import psycopg
 
 from penstock import calls
 from penstock._sync.client import Client
-from penstock.conninfo import complete
+from penstock.dsn import complete
 
 from .figures import Outcome
 from .plan import BATCH

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import InvalidArgument
-from penstock.settings import find_dsn, resolve_dsn, resolve_listen_dsn
+from penstock.dsn import find_dsn, resolve_dsn, resolve_listen_dsn
 
 ALL = {"PENSTOCK_DATABASE_URL": "postgresql://a/a", "DATABASE_URL": "postgresql://b/b", "PGHOST": "c"}
 

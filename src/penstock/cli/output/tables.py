@@ -21,6 +21,7 @@ from penstock import wording
 from penstock.wording import ago, count
 
 __all__ = [
+    "MISSING",
     "STDERR",
     "STDOUT",
     "Output",

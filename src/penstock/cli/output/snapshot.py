@@ -9,12 +9,12 @@ from rich.console import Console
 
 from penstock.cli.output import Output, facts, is_terminal
 
-from .choices import Choices
-from .columns import COLUMNS, Column, Line, widths_of
-from .history import History
-from .snapshot import Place
-from .view import NO_MATCH, NO_QUEUES, shown_lines
-from .workers import HEADINGS, described
+from ..screen.choices import Choices
+from ..screen.columns import COLUMNS, Column, Line, widths_of
+from ..screen.history import History
+from ..screen.snapshot import Place
+from ..screen.view import NO_MATCH, NO_QUEUES, shown_lines
+from ..screen.workers import HEADINGS, described
 
 __all__ = ["print_snapshot"]
 

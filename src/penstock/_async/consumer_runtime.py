@@ -1,49 +1,46 @@
-# Written by tools/unasync.py from src/penstock/_async/host.py:
-# change that, run `make generate`.
-
-"""What the consumers of a client share: one listening connection, one keeper of leases, one maintainer."""
+"""What the consumers of a client share: one listening connection, one lease extender, one maintainer."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import psycopg
 
 from penstock import calls
-from penstock.concurrency import Flag
+from penstock.concurrency import AsyncFlag
 from penstock.errors import ClientClosed, ConnectionLost, DatabaseUnavailable
-from penstock.statements import Call
+from penstock.sql_call import Call
 
-from .api import Api
-from .carrier import Timed
-from .keeper import Keeper, Maintainer
-from .listener import Listener
+from .api import AsyncApi
+from .call_runner import Timed
+from .lease_extender import AsyncLeaseExtender, AsyncMaintainer
+from .listener import AsyncListener
 
 if TYPE_CHECKING:
-    from .consumer import Consumer
+    from .consumer import AsyncConsumer
 
-__all__ = ["Host"]
+__all__ = ["AsyncConsumerRuntime"]
 
 T = TypeVar("T")
 
 
-class Attempt(Protocol):
+class AsyncAttempt(Protocol):
     """Runs a call once."""
 
-    def __call__(self, call: Call[T], /, *, beyond: bool = False) -> Timed[T]: ...
+    async def __call__(self, call: Call[T], /, *, beyond: bool = False) -> Timed[T]: ...
 
 
-class Host:
+class AsyncConsumerRuntime:
     """Serves consumers, from the first one on."""
 
     def __init__(
         self,
-        api: Api,
-        attempt: Attempt,
-        connect: Callable[[], psycopg.Connection[Any] | None],
+        api: AsyncApi,
+        attempt: AsyncAttempt,
+        connect: Callable[[], Coroutine[Any, Any, psycopg.AsyncConnection[Any] | None]],
         *,
         maintain: bool,
     ) -> None:
@@ -63,14 +60,14 @@ class Host:
     def _start(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._consumers: set[Consumer[Any]] = set()
+        self._consumers: set[AsyncConsumer[Any]] = set()
         self._channels: dict[str, str] = {}
-        self._listener = Listener(self._connect)
+        self._listener = AsyncListener(self._connect)
         self._listener.is_quiet = self.is_quiet
-        self._keeper = Keeper()
-        self._maintainer = Maintainer(lambda: self.attempt(calls.maintain()))
+        self._lease_extender = AsyncLeaseExtender()
+        self._maintainer = AsyncMaintainer(lambda: self.attempt(calls.maintain()))
 
-    def enter(self, consumer: Consumer[Any]) -> None:
+    def enter(self, consumer: AsyncConsumer[Any]) -> None:
         """A consumer begins."""
         if self._closed:
             raise ClientClosed
@@ -81,7 +78,7 @@ class Host:
             if self._maintains:
                 self._maintainer.start()
 
-    def leave(self, consumer: Consumer[Any], channel: str | None, flag: Flag) -> None:
+    def leave(self, consumer: AsyncConsumer[Any], channel: str | None, flag: AsyncFlag) -> None:
         """A consumer ends. The leases of what is still in its block are kept until that ends."""
         with self._lock:
             self._consumers.discard(consumer)
@@ -91,37 +88,37 @@ class Host:
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
 
-    def keep(self, consumer: Consumer[Any], within: float) -> None:
+    def keep(self, consumer: AsyncConsumer[Any], within: float) -> None:
         """A consumer has leases to be kept, the first of them within so many seconds."""
-        self._keeper.keep(consumer, within)
+        self._lease_extender.keep(consumer, within)
 
-    def listen(self, queue_name: str, flag: Flag) -> str | None:
+    async def listen(self, queue_name: str, flag: AsyncFlag) -> str | None:
         """Set the flag when there is something in the queue; the channel, if that is known already."""
         # Another thread may clear these meanwhile.
         channel = self._channels.get(queue_name)
         if channel is None:
             try:
-                timed = self.attempt(calls.channel(queue_name))
+                timed = await self.attempt(calls.channel(queue_name))
             except (ConnectionLost, DatabaseUnavailable):
                 return None
             self._channels[queue_name] = channel = timed.result
         self._listener.subscribe(channel, flag)
         return channel
 
-    def listen_done(self, queue_name: str, flag: Flag, message_id: int) -> str | None:
+    async def listen_done(self, queue_name: str, flag: AsyncFlag, message_id: int) -> str | None:
         """Set the flag when that message of the queue ends; the channel, if there is one."""
         if self._closed:
             raise ClientClosed
         if self._pid != os.getpid():
             self._start()
         try:
-            timed = self.attempt(calls.done_channel(queue_name))
+            timed = await self.attempt(calls.done_channel(queue_name))
         except (ConnectionLost, DatabaseUnavailable):
             return None
         self._listener.subscribe(timed.result, flag, str(message_id))
         return timed.result
 
-    def unlisten(self, channel: str | None, flag: Flag) -> None:
+    def unlisten(self, channel: str | None, flag: AsyncFlag) -> None:
         """Nobody waits for this flag any more."""
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
@@ -136,14 +133,14 @@ class Host:
         if self._pid == os.getpid():
             self._listener.abandon()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._closed = True
         if self._pid != os.getpid():
             return  # its consumers are its parent's
         with self._lock:
             consumers = tuple(self._consumers)
         for consumer in consumers:
-            consumer.close()
-        self._maintainer.close()
-        self._keeper.close()
-        self._listener.close()
+            await consumer.close()
+        await self._maintainer.close()
+        await self._lease_extender.close()
+        await self._listener.close()

@@ -1,19 +1,16 @@
-# Written by tools/unasync.py from src/penstock/_async/carrier.py:
-# change that, run `make generate`.
-
 """What all parts of the API stand on: something that carries calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from penstock.errors import MessageUnreadable
 from penstock.payloads import Codec, codec_of
-from penstock.statements import Call
+from penstock.sql_call import Call
 
-__all__ = ["UNREADABLE_STATES", "Carrier", "Progress", "Timed", "unreadable"]
+__all__ = ["UNREADABLE_STATES", "AsyncCallRunner", "Progress", "Timed", "unreadable"]
 
 T = TypeVar("T")
 Progress = Callable[[int], None]
@@ -39,21 +36,21 @@ class Timed(Generic[T]):
     result: T
 
 
-class Carrier:
+class AsyncCallRunner:
     """Runs calls: on a client's own connections, or in somebody's transaction."""
 
     def __init__(self, codec: Codec[Any] | None) -> None:
         self._codec = codec
 
-    def _run(self, call: Call[T]) -> T:
-        timed = self._run_timed(call)
+    async def _run(self, call: Call[T]) -> T:
+        timed = await self._run_timed(call)
         return timed.result
 
-    def _run_timed(self, call: Call[T]) -> Timed[T]:
+    async def _run_timed(self, call: Call[T]) -> Timed[T]:
         raise NotImplementedError
 
-    def _run_many(
-        self, many: Iterator[Call[list[int]]], progress: Progress | None, atomic: bool
+    async def _run_many(
+        self, many: AsyncIterator[Call[list[int]]], progress: Progress | None, atomic: bool
     ) -> list[int]:
         raise NotImplementedError
 
