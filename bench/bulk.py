@@ -28,7 +28,7 @@ from penstock._sync.bulk import Bulk
 from penstock.payloads import encode
 from penstock.sql_call import Call, array
 
-COLUMNS = "queue_id, priority, rank, id, attempts, large, fair, published_at, tenant, payload"
+COLUMNS = "queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, tenant, payload"
 BARE = (
     "create table public.bare (like penstock.ready including defaults);"
     "create index on public.bare (queue_id, priority, rank, id)"

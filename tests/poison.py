@@ -21,7 +21,7 @@ SLIP_IN = """
         insert into penstock.payload_references (payload_id, queue_id) select id, queue_id from message
     )
     insert into penstock.ready
-        (queue_id, priority, rank, id, attempts, large, fair, published_at, tenant, headers)
+        (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, tenant, headers)
     select queue_id, {priority}, id, id, 0, true, false, clock_timestamp(), '', {headers} from message
     returning id
 """

@@ -274,7 +274,7 @@ SIGNATURES = {
     ),
     "diagnose_queues": (
         "",
-        """setof (queue_id, queue_name, paused_at, ready_count, waiting_since, seatless_count,
+        """setof (queue_id, queue_name, paused_at, ready_count, waiting_since, without_permit_count,
         neglected_count, neglected_since, overdue_count, overdue_since, expired_count, expired_since,
         active_count, last_claimed_at, last_settled_at, dead_last_hour, dead_day_before,
          floor_behind, probe_ms, probe_blocks, is_probed)""",

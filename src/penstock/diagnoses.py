@@ -154,9 +154,9 @@ class QueueDiagnosis:
     """How a queue is. Counts stop at 1000.
 
     ready_count: what may be claimed, up to 1000 of each priority. waiting_since: when the oldest of those was
-    published. seatless_count: what waits for a place of its tenant. neglected_count, neglected_since: tenants
-    that have a message waiting although a place of theirs is free. overdue_count, overdue_since: what is due
-    and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet.
+    published. without_permit_count: what waits for a permit of its tenant. neglected_count, neglected_since:
+    tenants that have a message waiting and a free permit. overdue_count, overdue_since: what is
+    due and was not promoted yet. expired_count, expired_since: expired leases that were not taken back yet.
     active_count: leases that run. last_claimed_at, last_settled_at: the latest signs of a consumer.
     dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before (up to 24000).
     floor_behind: by how much the floor could rise, in ranks. probe_ms, probe_blocks: what it took to find the
@@ -170,7 +170,7 @@ class QueueDiagnosis:
     paused_at: datetime | None
     ready_count: int | None
     waiting_since: datetime | None
-    seatless_count: int | None
+    without_permit_count: int | None
     neglected_count: int | None
     neglected_since: datetime | None
     overdue_count: int | None

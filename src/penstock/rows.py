@@ -372,7 +372,7 @@ QUEUE_DIAGNOSIS = Columns(
         _time("paused_at"),
         *_plain("ready_count"),
         _time("waiting_since"),
-        *_plain("seatless_count", "neglected_count"),
+        *_plain("without_permit_count", "neglected_count"),
         _time("neglected_since"),
         *_plain("overdue_count"),
         _time("overdue_since"),

@@ -191,7 +191,7 @@ def test_a_priority_without_a_place(patient: Patient, queue: penstock.Client, da
         assert sorted(m.priority for m in queue.consume_batch("it's capped")) == [0, 3]
 
 
-def test_priorities_that_share_all_places_lack_none(patient: Patient, queue: penstock.Client) -> None:
+def test_priorities_that_share_all_permits_lack_none(patient: Patient, queue: penstock.Client) -> None:
     queue.create_queue("shared", max_active=2, priority_shares=[0, 0, 0, 0])
     queue.create_queue("small", max_active=2)
     for name in ("shared", "small"):

@@ -12,7 +12,7 @@ from .hostile import HUGE, hostile_values
 from .stage import Stage, furnish
 
 # What was rolled back is in the way of every look.
-VACUUM = b"vacuum penstock.ready, penstock.active, penstock.places, penstock.waiting, penstock.dead"
+VACUUM = b"vacuum penstock.ready, penstock.active, penstock.permits, penstock.waiting, penstock.dead"
 
 
 def test_one_hostile_value_at_a_time(sql: psycopg.Connection[Any]) -> None:

@@ -24,7 +24,7 @@ begin
     loop
         execute format('drop table penstock.%I', relation);
     end loop;
-    foreach relation in array '{ready,scheduled,waiting,active,places,tenants,line_checks,dead,done,dedup,
+    foreach relation in array '{ready,scheduled,waiting,active,permits,tenants,line_checks,dead,done,dedup,
         payloads,payload_references,payload_orphans,floors,queues,topics,
         groups,group_results,schedules,workers}'::name[]
     loop

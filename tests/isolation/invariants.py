@@ -7,7 +7,7 @@ import psycopg
 # No reader starts above a living message, and no rank or floor is above the ids: a fresh id is a safe rank.
 FLOORS = """
 with newest as (
-    select distinct on (queue_id) queue_id, ranks, place_ranks, waiting_rank, check_rank
+    select distinct on (queue_id) queue_id, ranks, permit_ranks, waiting_rank, check_rank
     from penstock.floors order by queue_id, tick desc
 ), top as (
     select case when is_called then last_value else 0 end as id from penstock.message_ids
@@ -21,21 +21,22 @@ union all
 select 'below the floor: ' || to_jsonb(w)::text || ' floor ' || f.waiting_rank::text
 from penstock.waiting w join newest f using (queue_id) where w.rank < f.waiting_rank
 union all
-select 'below the floor: ' || to_jsonb(p)::text || ' floor ' || f.place_ranks::text
-from penstock.places p join newest f using (queue_id) where p.kind < 10 and p.rank < f.place_ranks[p.kind + 1]
+select 'below the floor: ' || to_jsonb(p)::text || ' floor ' || f.permit_ranks::text
+from penstock.permits p join newest f using (queue_id)
+where p.kind < 10 and p.rank < f.permit_ranks[p.kind + 1]
 union all
 select 'below the floor: ' || to_jsonb(c)::text || ' floor ' || f.check_rank::text
 from penstock.line_checks c join newest f using (queue_id) where c.rank < f.check_rank
 union all
 select 'rank above the ids: ' || r.rank || ' last id ' || top.id
 from (
-    select rank from penstock.waiting union all select rank from penstock.places
+    select rank from penstock.waiting union all select rank from penstock.permits
     union all select rank from penstock.line_checks
 ) r, top
 where r.rank > top.id
 union all
-select 'floor above the ids: ' || f.place_ranks::text || f.waiting_rank || ' last id ' || top.id
-from newest f, top where top.id < any (f.place_ranks || f.waiting_rank || f.check_rank)
+select 'floor above the ids: ' || f.permit_ranks::text || f.waiting_rank || ' last id ' || top.id
+from newest f, top where top.id < any (f.permit_ranks || f.waiting_rank || f.check_rank)
 union all
 select 'floor above the ids: ' || f.ranks::text || ' last id ' || top.id
 from newest f, top where top.id < any (f.ranks)
@@ -59,7 +60,7 @@ with unfinished as (
     union all select 'dedup key', queue_id from penstock.dedup
     union all select 'reference', queue_id from penstock.payload_references
     union all select 'floor', queue_id from penstock.floors
-    union all select 'place', queue_id from penstock.places
+    union all select 'permit', queue_id from penstock.permits
     union all select 'tenant', queue_id from penstock.tenants
     union all select 'check', queue_id from penstock.line_checks
 )
@@ -101,43 +102,43 @@ from penstock.queues q left join penstock.floors f on f.queue_id = q.id
 group by q.id having count(f.queue_id) not between 1 and 2
 """
 
-# Whoever claims or settles moves places: free ones, less those owed, and those held add up in every snapshot.
+# Claims and settlements move permits. In every snapshot free ones, less debts, and those held add up.
 # One that a priority owes to another (its tenant says which) counts for that one.
-PLACES = """
+PERMITS = """
 with counted as (
     select queue_id, kind % 10 as kind, case when kind % 10 = 4 then tenant else '' end as tenant,
         case when kind between 10 and 14 then -1 else 1 end as n
-    from penstock.places
+    from penstock.permits
     union all
-    select queue_id, tenant::int, '', 1 from penstock.places where kind between 10 and 13 and tenant <> ''
-), places as (
+    select queue_id, tenant::int, '', 1 from penstock.permits where kind between 10 and 13 and tenant <> ''
+), permits as (
     select queue_id, kind, tenant, sum(n) as free from counted group by 1, 2, 3
 ), held as (
-    select queue_id, place as kind, '' as tenant from penstock.active where place is not null
-    union all select queue_id, 4, tenant from penstock.active where seated
-    union all select queue_id, 4, tenant from penstock.ready where seated
+    select queue_id, permit as kind, '' as tenant from penstock.active where permit is not null
+    union all select queue_id, 4, tenant from penstock.active where holds_tenant_permit
+    union all select queue_id, 4, tenant from penstock.ready where holds_tenant_permit
 ), holders as (
     select queue_id, kind, tenant, count(*) as held from held group by 1, 2, 3
 ), expected as (
-    select q.id as queue_id, k.kind, '' as tenant, coalesce(q.quotas[k.kind + 1], 0) as places
+    select q.id as queue_id, k.kind, '' as tenant, coalesce(q.quotas[k.kind + 1], 0) as permits
     from penstock.queues q cross join generate_series(0, 3) k(kind) where q.quotas is not null
-    union all select queue_id, 4, tenant, seats from penstock.tenants
+    union all select queue_id, 4, tenant, permits from penstock.tenants
 )
-select 'places do not add up: ' || to_jsonb(e)::text || ' free ' || coalesce(p.free, 0)
+select 'permits do not add up: ' || to_jsonb(e)::text || ' free ' || coalesce(p.free, 0)
     || ' held ' || coalesce(h.held, 0)
 from (select e.*, e.tenant collate "C" as key from expected e) e
-left join places p on (p.queue_id, p.kind, p.tenant) = (e.queue_id, e.kind, e.key)
+left join permits p on (p.queue_id, p.kind, p.tenant) = (e.queue_id, e.kind, e.key)
 left join holders h on (h.queue_id, h.kind, h.tenant) = (e.queue_id, e.kind, e.key)
-where coalesce(p.free, 0) + coalesce(h.held, 0) <> e.places
+where coalesce(p.free, 0) + coalesce(h.held, 0) <> e.permits
 union all
-select 'seat of a tenant that is not known: ' || to_jsonb(p)::text
-from places p
+select 'tenant permit of a tenant that is not known: ' || to_jsonb(p)::text
+from permits p
 where p.kind = 4 and not exists (
     select from penstock.tenants t where (t.queue_id, t.tenant) = (p.queue_id, p.tenant)
 )
 """
 
-# A message that waits although its tenant has a free seat has a check: consume and maintain() look at it.
+# A message that waits although its tenant has a free permit has a check: consume and maintain() look at it.
 LINES = """
 with waiting as (
     select queue_id, tenant, min(id) as id from penstock.waiting group by queue_id, tenant
@@ -147,10 +148,10 @@ from waiting w
 join penstock.queues q on q.id = w.queue_id
 left join penstock.tenants t on (t.queue_id, t.tenant) = (w.queue_id, w.tenant)
 where (
-        t.seats is distinct from q.tenant_max_active
+        t.permits is distinct from q.tenant_max_active
         or q.tenant_max_active is null
         or exists (
-            select from penstock.places p where (p.queue_id, p.kind, p.tenant) = (w.queue_id, 4, w.tenant)
+            select from penstock.permits p where (p.queue_id, p.kind, p.tenant) = (w.queue_id, 4, w.tenant)
         )
     )
     and not exists (select from penstock.line_checks c where (c.queue_id, c.tenant) = (w.queue_id, w.tenant))
@@ -162,5 +163,5 @@ def broken_floors(connection: psycopg.Connection[Any]) -> list[str]:
 
 
 def broken(connection: psycopg.Connection[Any]) -> list[str]:
-    more = [row[0] for query in (CONSERVATION, PLACES, LINES) for row in connection.execute(query)]
+    more = [row[0] for query in (CONSERVATION, PERMITS, LINES) for row in connection.execute(query)]
     return broken_floors(connection) + more

@@ -14,7 +14,7 @@ def queue(session: Session, **settings: Any) -> None:
     session.value("create_queue", "q", max_delivery_attempts=0, **settings)
 
 
-# One line of places, as many as max_active.
+# One line of permits, as many as max_active.
 LINE: dict[str, Any] = {"min_active": 0, "priority_shares": [0, 0, 100, 0]}
 
 
@@ -45,7 +45,7 @@ def test_claim_x_claim_for_the_last_place(spec: Spec, commits: bool) -> None:
 
 
 def test_claim_x_claim_both_open(spec18: Spec) -> None:
-    """Who was too late for a place keeps messages from nobody, once its transaction has ended."""
+    """Who was too late for a permit keeps messages from nobody, once its transaction has ended."""
     a, b, c = spec18.sessions(3)
     queue(a, max_active=4, **LINE)
     ids = a.send("q", 8)
@@ -82,7 +82,7 @@ def test_ack_x_publish_of_one_that_waits(spec18: Spec, ack_commits_first: bool, 
 
 
 def test_ack_x_publish_x_publish(spec18: Spec) -> None:
-    """Nor is the one that waits overtaken by the next, who finds the seat free."""
+    """Nor is the one that waits overtaken by the next, who finds the tenant permit free."""
     a, b = spec18.sessions(2)
     queue(a, tenant_max_active=1)
     a.send("q", tenant="acme")
@@ -127,7 +127,7 @@ def test_publish_x_publish_of_a_new_tenant(spec18: Spec, first_commits: bool) ->
     assert number_active(spec18) == len(expected)
 
 
-def test_publish_x_publish_take_different_seats(spec18: Spec) -> None:
+def test_publish_x_publish_take_different_tenant_permits(spec18: Spec) -> None:
     a, b = spec18.sessions(2)
     queue(a, tenant_max_active=4)
     a.send("q", tenant="acme")
@@ -145,7 +145,7 @@ def test_publish_x_publish_take_different_seats(spec18: Spec) -> None:
 @pytest.mark.parametrize("claim_commits", [True, False])
 @pytest.mark.parametrize("cap", [1, 2, 6])
 def test_claim_x_alter(spec18: Spec, claim_commits: bool, cap: int) -> None:
-    """A cap that is lowered while places are on their way holds, however the claim ends."""
+    """A cap that is lowered while permits are on their way holds, however the claim ends."""
     a, b = spec18.sessions(2)
     queue(a, max_active=4, **LINE)
     a.send("q", 20)
@@ -177,7 +177,7 @@ def test_claim_x_alter(spec18: Spec, claim_commits: bool, cap: int) -> None:
     ],
 )
 def test_settle_x_alter(spec: Spec, settle: str, alter_commits_first: bool, cap: int) -> None:
-    """Places that come back while the cap is being changed: who settles cannot see what will be owed."""
+    """Permits that come back while the cap is being changed: who settles cannot see what will be owed."""
     a, b = spec.sessions(2)
     queue(a, max_active=4, **LINE)
     a.send("q", 20)
@@ -215,7 +215,7 @@ def test_settle_x_alter_the_other_way_round(spec18: Spec, commits: bool) -> None
 
 @pytest.mark.parametrize("cap", [2, 6])
 def test_settle_while_alter_waits_for_a_claim(spec18: Spec, cap: int) -> None:
-    """A place that comes back in the middle of the change is counted once."""
+    """A permit that comes back in the middle of the change is counted once."""
     a, b, c = spec18.sessions(3)
     queue(a, max_active=4, **LINE)
     a.send("q", 20)
@@ -237,7 +237,7 @@ def test_settle_while_alter_waits_for_a_claim(spec18: Spec, cap: int) -> None:
 @pytest.mark.parametrize("commits", [True, False])
 @pytest.mark.parametrize("looks", ["consume", "maintain"])
 def test_settle_x_settle_that_passes_a_debt_on(spec18: Spec, commits: bool, looks: str) -> None:
-    """The place that would have paid is not lost to a priority that may not use it."""
+    """The permit that would have paid is not lost to a priority that may not use it."""
     a, b = spec18.sessions(2)
     queue(a, max_active=4)
     a.send("q", 3, priority=0)
@@ -252,14 +252,14 @@ def test_settle_x_settle_that_passes_a_debt_on(spec18: Spec, commits: bool, look
     if looks == "maintain":
         a.maintain()
         kinds = [(0, 1)] if commits else []
-        assert spec18.look("select kind, count(*) from penstock.places group by kind order by kind") == kinds
+        assert spec18.look("select kind, count(*) from penstock.permits group by kind order by kind") == kinds
     assert len(take_all(b)) == (1 if commits else 0)
     assert broken(spec18.watcher) == []
     assert number_active(spec18) == 1
 
 
-def test_settle_of_seats_x_settle_that_pays(spec18: Spec) -> None:
-    """A seat whose debt somebody else was about to pay, and then did not."""
+def test_settle_of_tenant_permits_x_settle_that_pays(spec18: Spec) -> None:
+    """A tenant permit whose debt somebody else was about to pay, and then did not."""
     a, b = spec18.sessions(2)
     queue(a, tenant_max_active=4)
     a.send("q", 6, tenant="t")
@@ -299,9 +299,9 @@ def test_claim_x_alter_that_takes_the_cap_away(spec18: Spec, claim_commits: bool
     alter.settle()
     a.run("commit" if claim_commits else "rollback")
     alter.rows()
-    assert spec18.look("select count(*) from penstock.places") == [(0,)]
+    assert spec18.look("select count(*) from penstock.permits") == [(0,)]
     a.ack("q", *held)
-    assert spec18.look("select count(*) from penstock.places") == [(0,)]
+    assert spec18.look("select count(*) from penstock.permits") == [(0,)]
     b.value("alter_queue", "q", max_active=3)
     assert len(take_all(b)) == 3
 
@@ -359,11 +359,11 @@ def test_publish_x_alter_of_the_tenants_cap(spec18: Spec, publisher_commits: boo
     assert number_active(spec18) == (4 if publisher_commits else 1)
 
 
-@pytest.mark.parametrize("place", ["place", "seat"])
-def test_floor_x_open_ack(spec18: Spec, place: str) -> None:
+@pytest.mark.parametrize("permit", ["permit", "tenant permit"])
+def test_floor_x_open_ack(spec18: Spec, permit: str) -> None:
     """What comes back is never below the floor, however the two meet."""
     a, b = spec18.sessions(2)
-    queue(a, **({"max_active": 2} if place == "place" else {"tenant_max_active": 2}))
+    queue(a, **({"max_active": 2} if permit == "permit" else {"tenant_max_active": 2}))
     a.send("q", 9, tenant="acme")
     one, two = take_all(a)
     a.begin()
@@ -380,7 +380,7 @@ def test_floor_x_open_ack(spec18: Spec, place: str) -> None:
 
 
 def test_floor_x_open_claim(spec18: Spec) -> None:
-    """Places that an open claim has taken hold the floor: they come back where they were."""
+    """Permits that an open claim has taken hold the floor: they come back where they were."""
     a, b = spec18.sessions(2)
     queue(a, max_active=3)
     a.send("q", 9)
@@ -431,7 +431,7 @@ def test_alter_x_delete_topic(spec18: Spec) -> None:
 
 @pytest.fixture
 def expired(spec18: Spec) -> tuple[Session, Session]:
-    """Two sessions for which the lease of the only place has run out."""
+    """Two sessions for which the lease of the only permit has run out."""
     spec18.movable_clock()
     setup = spec18.session()
     queue(setup, max_active=1)

@@ -25,7 +25,7 @@ from penstock.active a join penstock.queues q on q.id = a.queue_id group by q.na
 AT_MOST_TWO_SINCE = """
 select pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8 and (select count(*) <= 2 from penstock.active)
 """
-PLACES = "select kind, count(*) from penstock.places group by kind order by kind"
+PERMITS = "select kind, count(*) from penstock.permits group by kind order by kind"
 
 
 def send(connection: Connection, queue: str, number: int, **options: Any) -> list[int]:
@@ -68,14 +68,14 @@ def test_twelve_consumers_and_never_one_more(connect18: Connect) -> None:
         crowd.drain(owner)
     crowd.verdict()
     assert max(crowd.acked.values()) == 1
-    assert owner.execute(PLACES).fetchall() == [(0, 7), (1, 3), (2, 2), (3, 1)]
+    assert owner.execute(PERMITS).fetchall() == [(0, 7), (1, 3), (2, 2), (3, 1)]
 
 
-def test_it_would_be_seen_if_claims_did_not_take_places(connect18: Connect) -> None:
-    """That the crowd can fail: places are looked at, but not taken."""
+def test_it_would_be_seen_if_claims_did_not_take_permits(connect18: Connect) -> None:
+    """That the crowd can fail: permits are looked at, but not taken."""
     owner = connect18()
     rewrite(
-        owner, "_reserve", "delete from penstock.places s\n", "update penstock.places s set kind = kind\n"
+        owner, "_reserve", "delete from penstock.permits s\n", "update penstock.permits s set kind = kind\n"
     )
     owner.execute("select penstock.create_queue('pooled', max_active => 3, max_delivery_attempts => 0)")
     send(owner, "pooled", 100)
@@ -178,10 +178,10 @@ def test_a_cap_that_is_altered_all_the_time(connect18: Connect) -> None:
     crowd.verdict()
     # What was put aside, since somebody else was at the same debt, is taken by the next who looks.
     owner.execute("select penstock.maintain()")
-    assert owner.execute(PLACES).fetchall() == [(0, 2)]
+    assert owner.execute(PERMITS).fetchall() == [(0, 2)]
 
 
-def test_backends_that_are_killed_leave_no_place_behind(database18: str, connect18: Connect) -> None:
+def test_backends_that_are_killed_leave_no_permit_behind(database18: str, connect18: Connect) -> None:
     owner = connect18()
     owner.execute(
         "select penstock.create_queue('q', max_active => 5, tenant_max_active => 3,"
@@ -227,7 +227,7 @@ def test_backends_that_are_killed_leave_no_place_behind(database18: str, connect
     assert crowd.failures == []
     assert crowd.violations == []
     assert owner.execute("select count(*) from penstock.done").fetchall() == [(300,)]
-    assert owner.execute("select count(*) from penstock.places where kind < 4").fetchall() == [(5,)]
+    assert owner.execute("select count(*) from penstock.permits where kind < 4").fetchall() == [(5,)]
 
 
 # tenant_max_active
@@ -310,7 +310,7 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
     assert len(crowd.acked) > 100
     assert owner.execute("select count(*) from penstock.waiting").fetchall() == [(0,)]
     free = owner.execute(
-        "select tenant, count(*) from penstock.places where kind = 4 group by tenant"
+        "select tenant, count(*) from penstock.permits where kind = 4 group by tenant"
     ).fetchall()
     assert {number for _, number in free} == {2}
 

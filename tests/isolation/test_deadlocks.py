@@ -42,7 +42,7 @@ def holds(stock: Stock) -> dict[str, str]:
         "reference": "select 1 from penstock.payload_references"
         f" where payload_id = any (array{large}) for update",
         "payload": f"select 1 from penstock.payloads where id = any (array{large}) for update",
-        "places": "select 1 from penstock.places for update",
+        "permits": "select 1 from penstock.permits for update",
         "tenants": "select 1 from penstock.tenants for update",
         "ledger": "select 1 from penstock.floors for update",
         "upkeep": "select 1 from penstock.upkeep for update",

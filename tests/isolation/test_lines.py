@@ -1,4 +1,4 @@
-"""Lines of tenants under tenant_max_active: a waiting message whose tenant has a free seat is delivered.
+"""Lines of tenants under tenant_max_active: a waiting message whose tenant has a free permit is delivered.
 
 Behind whatever else waits, in every isolation level, and however publishers, settlers and consumers miss each
 other or roll back. Each interleaving is forced by hand.
@@ -20,7 +20,7 @@ def queue(session: Session, cap: int = 1, **settings: Any) -> None:
 
 
 def behind_a_backlog(session: Session, cap: int = 1) -> list[Claim]:
-    """A queue in which another tenant has all its seats taken and hundreds of messages waiting."""
+    """A queue in which another tenant has all its tenant_permits taken and hundreds of messages waiting."""
     queue(session, cap)
     session.send("q", BACKLOG + cap, tenant="busy")
     held = session.claim("q", cap, vt_seconds=3600)
@@ -102,7 +102,7 @@ def test_settle_x_publish(spec18: Spec, then: str, ack_commits_first: bool) -> N
 
 @pytest.mark.parametrize("then", ["consume", "maintain"])
 def test_settle_x_settle_of_which_one_rolls_back(spec18: Spec, then: str) -> None:
-    """What the first would have let in is locked. The second frees its seat, and leaves a check."""
+    """What the first would have let in is locked. The second frees its tenant permit, and leaves a check."""
     a, b = spec18.sessions(2)
     behind_a_backlog(a, cap=2)
     ids = a.send("q", 3, tenant="quiet")
@@ -148,7 +148,7 @@ def test_a_settle_under_an_old_snapshot(spec18: Spec, level: Isolation, then: st
     assert delivered(a, then) == sent
 
 
-def test_a_publisher_that_took_the_last_seat_rolls_back(spec18: Spec) -> None:
+def test_a_publisher_that_took_the_last_tenant_permit_rolls_back(spec18: Spec) -> None:
     a, b = spec18.sessions(2)
     behind_a_backlog(a)
     a.send("q", tenant="quiet")
@@ -389,7 +389,7 @@ def test_priorities_hold_where_a_line_has_several_checks(spec18: Spec) -> None:
     assert [spec18.look(look, message) for message in claimed] == [[("x",)], [("y",)], [("low",)]]
 
 
-def test_an_urgent_message_goes_before_one_that_waits_although_a_seat_is_free(spec18: Spec) -> None:
+def test_an_urgent_message_goes_before_one_that_waits_although_a_tenant_permit_is_free(spec18: Spec) -> None:
     a, b = spec18.sessions(2)
     queue(a)
     a.send("q", tenant="acme")

@@ -19,14 +19,14 @@ SWEEP: Indexes = FLOORS | {
     "active": {"active_lease", "active_pkey"},
     "scheduled": {"scheduled_due", "scheduled_expiry", "scheduled_pkey"},
     "waiting": {"waiting_order", "waiting_floor", "waiting_expiry", "waiting_pkey"},
-    "places": {"places_order", "places_seats"},
+    "permits": {"permits_order", "permits_of_tenants"},
     "tenants": {"tenants_pkey"},
     "line_checks": {"line_checks_order"},
 }
-PLACES: Indexes = {"places": {"places_order"}}
+PERMITS: Indexes = {"permits": {"permits_order"}}
 WAITING: Indexes = {"waiting": {"waiting_order", "waiting_floor", "waiting_pkey"}}
 LINES: Indexes = {"tenants": {"tenants_pkey"}, "line_checks": {"line_checks_order"}}
-SEATED: Indexes = ORDER | PLACES | WAITING | LINES | {"ready": {"ready_order", "ready_tenant"}}
+SEATED: Indexes = ORDER | PERMITS | WAITING | LINES | {"ready": {"ready_order", "ready_tenant"}}
 FAIR: Indexes = {"ready": {"ready_order", "ready_tenant"}, "waiting": {"waiting_floor"}}
 PAYLOADS: Indexes = {"payloads": {"payloads_pkey"}}
 
@@ -119,7 +119,7 @@ CALLS = [
         "nack",
         "select penstock.nack_message('kept', (%(held)s::bigint[])[1], 'me', null, 'boom')",
         70,
-        ORDER | BY_KEY | {"ready": {"ready_order", "ready_again"}},
+        ORDER | BY_KEY | {"ready": {"ready_order", "ready_redelivered"}},
     ),
     Call(
         "nack with a delay",
@@ -140,10 +140,10 @@ CALLS = [
         "consume, capped",
         "select * from penstock.consume_messages_batch('capped', 'x')",
         350,
-        ORDER | SWEEP | PAYLOADS | PLACES,
+        ORDER | SWEEP | PAYLOADS | PERMITS,
     ),
     Call(
-        "ack, capped", f"select penstock.ack_messages('capped', %(capped)s, {TOKENS})", 250, BY_KEY | PLACES
+        "ack, capped", f"select penstock.ack_messages('capped', %(capped)s, {TOKENS})", 250, BY_KEY | PERMITS
     ),
     Call(
         "send to capped tenants",

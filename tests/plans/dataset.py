@@ -20,7 +20,7 @@ select penstock.cancel_message('lean', penstock.send_message('lean', '1', tenant
 # Ranks above the floor, ids below the last of the sequence.
 READY = """
 insert into penstock.ready
-    (queue_id, priority, rank, id, attempts, large, fair, published_at, tenant, payload)
+    (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, tenant, payload)
 select
     q.id, n %% 4, %(base)s + n, %(base)s + n, 0, false, q.name = 'lean', clock_timestamp(),
     case when q.name = 'lean' then chr(97 + n %% 5) else '' end, '{"n": 1}'
@@ -41,31 +41,33 @@ where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
 # A queue with a cap, and one whose tenants have one: what "me" holds there makes room.
 CAPPED = """
 insert into penstock.ready
-    (queue_id, priority, rank, id, attempts, large, fair, published_at, tenant, payload)
+    (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, tenant, payload)
 select q.id, n %% 4, %(base)s + n, %(base)s + n, 0, false, false, clock_timestamp(), '', '{"n": 1}'
 from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'capped';
 insert into penstock.waiting
-    (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, large, published_at, tenant, payload)
+    (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, large, published_at, tenant,
+     payload)
 select
-    q.id, q.id, %(base)s + n, n %% 4, true, %(base)s + n, 0, false, clock_timestamp(),
+    q.id, q.id, %(base)s + n, n %% 4, false, %(base)s + n, 0, false, clock_timestamp(),
     chr(97 + n %% 5), '{"n": 1}'
 from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'seated';
 insert into penstock.active
-    (queue_id, sweep_queue_id, id, priority, attempts, place, large, seated, vt, claimed_at, published_at,
-     tenant, token, payload)
+    (queue_id, sweep_queue_id, id, priority, attempts, permit, large, holds_tenant_permit, vt, claimed_at,
+     published_at, tenant, token, payload)
 select
     q.id, q.id, %(base)s + %(rows)s + n, 2, 1, case q.name when 'capped' then 2 end, false, q.name = 'seated',
     clock_timestamp() + interval '1 hour', clock_timestamp(), clock_timestamp(),
     case q.name when 'seated' then chr(97 + n %% 5) else '' end,
     case when n <= 10 then 'me' else 'other' end, '{"n": 1}'
 from penstock.queues q, generate_series(1, 20) n where q.name in ('capped', 'seated');
-insert into penstock.tenants (queue_id, tenant, seats)
+insert into penstock.tenants (queue_id, tenant, permits)
 select q.id, chr(97 + n), 5 from penstock.queues q, generate_series(0, 4) n where q.name = 'seated'
 on conflict do nothing;
 insert into penstock.waiting
-    (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, large, published_at, tenant, payload)
+    (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, large, published_at, tenant,
+     payload)
 select
-    q.id, q.id, %(base)s + 2 * %(rows)s + n, 2, true, %(base)s + %(rows)s, 0, false, clock_timestamp(),
+    q.id, q.id, %(base)s + 2 * %(rows)s + n, 2, false, %(base)s + %(rows)s, 0, false, clock_timestamp(),
     'new ' || n, '{"n": 1}'
 from penstock.queues q, generate_series(1, 10) n where q.name = 'seated';
 insert into penstock.line_checks (queue_id, seen_full, priority, rank, made_at, tenant)

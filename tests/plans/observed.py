@@ -13,7 +13,7 @@ Plan = dict[str, Any]
 
 # Tables that are empty one moment and huge the next. The others hold configuration: a few rows.
 HOT = (
-    *("ready", "scheduled", "waiting", "active", "places", "dead", "done", "floors"),
+    *("ready", "scheduled", "waiting", "active", "permits", "dead", "done", "floors"),
     *("dedup", "payloads", "payload_references", "tenants", "line_checks"),
 )
 

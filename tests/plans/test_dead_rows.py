@@ -111,7 +111,7 @@ def test_calls_do_not_walk_over_the_dead(turned_over: psycopg.Connection[Any], c
     sql = turned_over
     sql.execute("select pg_stat_force_next_flush()").fetchall()
     dead = sql.execute(
-        "select relname, n_dead_tup from pg_stat_user_tables where relname in ('ready', 'active', 'places')"
+        "select relname, n_dead_tup from pg_stat_user_tables where relname in ('ready', 'active', 'permits')"
     ).fetchall()
     checks = "select n_dead_tup from pg_stat_user_tables where relname = 'line_checks'"
     assert sql.execute(checks).fetchall()[0][0] > DEAD_ROWS / BATCH * 20

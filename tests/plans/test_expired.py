@@ -17,17 +17,17 @@ from .observed import Session
 # In one queue, of one batch: their times to live end at one time.
 EXPIRED = """
 insert into penstock.ready
-    (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at,
+    (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
      tenant, dedup_key, payload)
 select
     q.id, 2, %(base)s::int8 + n, %(base)s::int8 + n, 0, false, false, '2020-01-01', '2020-01-02', '',
     'ready ' || n, '1'
 from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'expired';
 insert into penstock.waiting
-    (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, large, published_at, expires_at,
+    (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, large, published_at, expires_at,
      tenant, dedup_key, payload)
 select
-    q.id, q.id, %(base)s::int8 + %(rows)s + n, 2, true, %(base)s::int8 + n, 0, false, '2020-01-01',
+    q.id, q.id, %(base)s::int8 + %(rows)s + n, 2, false, %(base)s::int8 + n, 0, false, '2020-01-01',
     '2020-01-02', 'a', 'waiting ' || n, '1'
 from penstock.queues q, generate_series(1, %(rows)s) n where q.name = 'expired';
 insert into penstock.scheduled

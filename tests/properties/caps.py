@@ -1,4 +1,4 @@
-"""What max_active comes to: how many places each priority has, and which are free."""
+"""What max_active comes to: how many permits each priority has, and which are free."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from .messages import PRIORITIES
 
 @cache
 def quotas(most: int | None, least: int, shares: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The places of each priority; one number for all, where there are too few to divide, or no shares."""
+    """The permits of each priority; one number for all, where there are too few to divide, or no shares."""
     if most is None:
         return None
     if most < sum(1 for share in shares if share) or not any(shares):
         return (most,)
     minimum = least if 4 * least <= most else 0
     needed = [max(minimum, 1 if share else 0) for share in shares]
-    places = [most * share // 100 for share in shares]
+    permits = [most * share // 100 for share in shares]
     by_rest = sorted(PRIORITIES, key=lambda p: (-(most * shares[p] % 100), p))
-    for priority in by_rest[: most - sum(places)]:
-        places[priority] += 1
-    while short := [p for p in PRIORITIES if places[p] < needed[p]]:
+    for priority in by_rest[: most - sum(permits)]:
+        permits[priority] += 1
+    while short := [p for p in PRIORITIES if permits[p] < needed[p]]:
         # Who has the most to spare gives; of those, which the requirement does not say, the least urgent.
-        giver = max(PRIORITIES, key=lambda p: (places[p] - needed[p], p))
-        places[giver] -= 1
-        places[short[0]] += 1
-    return tuple(places)
+        giver = max(PRIORITIES, key=lambda p: (permits[p] - needed[p], p))
+        permits[giver] -= 1
+        permits[short[0]] += 1
+    return tuple(permits)
 
 
 @dataclass(slots=True)
-class Places:
-    """The places of a queue that nobody holds.
+class Permits:
+    """The permits of a queue that nobody holds.
 
-    A priority that holds more than its quota, since caps or shares were changed, owes places to others: which
-    of those gets the next one is the engine's choice. So what is free then comes from outside (compare.py).
+    A priority that holds more than its quota, since caps or shares were changed, owes permits to others:
+    which of those gets the next one is the engine's choice. So what is free then comes from outside.
     """
 
     free: Counter[int] = field(default_factory=Counter)

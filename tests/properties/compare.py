@@ -39,7 +39,7 @@ def expected_row(queue: Queue, message: Message) -> Row:
         case "ready":
             row |= {"rank": message.rank}
         case "waiting":
-            row |= {"fresh": message.turn[0]}
+            row |= {"redelivered": not message.turn[0]}
         case "scheduled":
             row |= {"due_at": message.due_at}
         case "active":
@@ -55,9 +55,9 @@ def expected_row(queue: Queue, message: Message) -> Row:
                 "result": message.result,
             }
     if message.state == "active" and queue.quotas is not None:
-        row |= {"place": message.place}
+        row |= {"permit": message.permit}
     if message.state in ("ready", "active") and queue.cap is not None:
-        row |= {"seated": message.seated}
+        row |= {"holds_tenant_permit": message.holds_tenant_permit}
     return row
 
 
@@ -68,8 +68,8 @@ def actual_row(queue: Queue, row: Row) -> Row:
     # What a cap left behind that is gone means nothing; and the rank of what waits is compared as an order.
     never = {"queue_id"}
     never |= {"rank"} if row["state"] == "waiting" else set()
-    never |= {"place"} if queue.quotas is None else set()
-    never |= {"seated"} if queue.cap is None else set()
+    never |= {"permit"} if queue.quotas is None else set()
+    never |= {"holds_tenant_permit"} if queue.cap is None else set()
     if row["state"] != "done":
         always |= {"attempts_limit", "expires_at", "dedup_key"}
     kept = {k: v for k, v in row.items() if k not in never and (v is not None or k in always)}
@@ -78,8 +78,8 @@ def actual_row(queue: Queue, row: Row) -> Row:
 
 def check_messages(model: Model, snapshot: Snapshot) -> None:
     """Every message is in exactly one state, and it is the one of the model, with all that belongs to it."""
-    places = Counter((row["queue"], row["id"]) for row in snapshot.messages)
-    assert [place for place, n in places.items() if n > 1] == [], "a message is in two states"
+    permits = Counter((row["queue"], row["id"]) for row in snapshot.messages)
+    assert [permit for permit, n in permits.items() if n > 1] == [], "a message is in two states"
     actual = {
         (row["queue"], row["id"]): actual_row(model.queues[row["queue"]], row) for row in snapshot.messages
     }
@@ -107,13 +107,13 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
             assert line == by_rank, f"tenant {tenant} does not wait in the order in which it came"
 
 
-def take_places(model: Model, snapshot: Snapshot) -> None:
-    """Which places are free, if none is too many: in all, of a priority, and as far as they are known."""
+def take_permits(model: Model, snapshot: Snapshot) -> None:
+    """Which permits are free, if none is too many: in all, of a priority, and as far as they are known."""
     for queue in model.queues.values():
-        quotas, places, rows = queue.quotas, queue.places, snapshot.places[queue.name]
+        quotas, permits, rows = queue.quotas, queue.permits, snapshot.permits[queue.name]
         assert snapshot.quotas[queue.name] == (None if quotas is None else list(quotas)), queue.settings
         if quotas is None:
-            assert rows == [], f"queue {queue.name} has places without a cap"
+            assert rows == [], f"queue {queue.name} has permits without a cap"
             continue
         free = Counter({kind: n for kind, _, n in rows if kind < 10})
         debts = {(kind - 10, to): n for kind, to, n in rows if 10 <= kind < 20}
@@ -123,31 +123,31 @@ def take_places(model: Model, snapshot: Snapshot) -> None:
             if to:
                 waits[int(to)] += n
         held = queue.holders()
-        wrong = f"places of queue {queue.name}: {rows}, held {held} of {quotas}"
-        assert {kind - 20: n for kind, _, n in rows if kind >= 20} == dict(+places.aside), wrong
+        wrong = f"permits of queue {queue.name}: {rows}, held {held} of {quotas}"
+        assert {kind - 20: n for kind, _, n in rows if kind >= 20} == dict(+permits.aside), wrong
         for kind in PRIORITIES:
             assert free[kind] + waits[kind] - owes[kind] + held[kind] == queue.quota(kind), wrong
             assert not (owes[kind] and free[kind] + waits[kind]), wrong
         assert free.total() == max(0, sum(quotas) - sum(held[kind] for kind in PRIORITIES)), wrong
-        assert places.in_debt or free == places.free, wrong
-        places.free, places.in_debt = free, bool(debts)
+        assert permits.in_debt or free == permits.free, wrong
+        permits.free, permits.in_debt = free, bool(debts)
 
 
-def check_seats(model: Model, snapshot: Snapshot) -> None:
+def check_tenant_permits(model: Model, snapshot: Snapshot) -> None:
     for queue in model.queues.values():
-        seats = snapshot.seats[queue.name]
-        queue.lines = {tenant or None: listed for tenant, (listed, *_) in seats.items()}
+        tenant_permits = snapshot.tenant_permits[queue.name]
+        queue.lines = {tenant or None: listed for tenant, (listed, *_) in tenant_permits.items()}
         if queue.cap is None:
-            assert seats == {}, f"queue {queue.name} has seats without a cap"
+            assert tenant_permits == {}, f"queue {queue.name} has tenant_permits without a cap"
             continue
-        for tenant in {*seats, *(m.tenant or "" for m in queue.messages.values())}:
-            # Who is not listed has all seats; who was listed before the cap was altered gets the rest later.
-            listed, free, owed, aside = seats.get(tenant, (0, 0, 0, 0))
+        for tenant in {*tenant_permits, *(m.tenant or "" for m in queue.messages.values())}:
+            # A tenant not listed has all permits; one listed before the cap was raised gets more later.
+            listed, free, owed, aside = tenant_permits.get(tenant, (0, 0, 0, 0))
             actual = (free - owed + queue.cap - listed, aside)
-            counted = queue.free_seats(tenant or None), queue.seats_aside[tenant or None]
-            assert actual == counted, f"seats of tenant {tenant!r} in queue {queue.name}"
+            counted = queue.free_tenant_permits(tenant or None), queue.deferred_tenant_permits[tenant or None]
+            assert actual == counted, f"tenant_permits of tenant {tenant!r} in queue {queue.name}"
             assert not (free and owed), (
-                f"tenant {tenant!r} owes seats in queue {queue.name}, and has free ones"
+                f"tenant {tenant!r} owes tenant_permits in queue {queue.name}, and has free ones"
             )
 
 

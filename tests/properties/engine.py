@@ -26,15 +26,15 @@ MESSAGES = """
 select q.name as queue, m.*
 from penstock.queues q
 join (
-    select 'ready' as state, queue_id, id, priority, rank, null::boolean as fresh, null::smallint as place,
-        seated, attempts, attempts_limit, large, published_at,
+    select 'ready' as state, queue_id, id, priority, rank, null::boolean as redelivered,
+        null::smallint as permit, holds_tenant_permit, attempts, attempts_limit, large, published_at,
         expires_at, tenant, dedup_key, payload, errors, null::timestamptz as due_at, null::timestamptz as vt,
         null::text as token, null::timestamptz as claimed_at, null::text as reason,
         null::timestamptz as moved_at, null::text as last_error, null::timestamptz as completed_at,
         null::jsonb as result
     from penstock.ready
     union all
-    select 'waiting', queue_id, id, priority, rank, fresh, null, null, attempts, attempts_limit, large,
+    select 'waiting', queue_id, id, priority, rank, redelivered, null, null, attempts, attempts_limit, large,
         published_at, expires_at, tenant, dedup_key, payload, errors, null, null, null, null, null, null,
         null, null, null
     from penstock.waiting
@@ -44,9 +44,9 @@ join (
         null, null, null
     from penstock.scheduled
     union all
-    select 'active', queue_id, id, priority, null, null, place, seated, attempts, attempts_limit, large,
-        published_at, expires_at, tenant, dedup_key, payload, errors, null, vt, token, claimed_at, null, null,
-        null, null, null
+    select 'active', queue_id, id, priority, null, null, permit, holds_tenant_permit, attempts,
+        attempts_limit, large, published_at, expires_at, tenant, dedup_key, payload, errors, null, vt, token,
+        claimed_at, null, null, null, null, null
     from penstock.active
     union all
     select 'dead', queue_id, id, priority, null, null, null, null, attempts, attempts_limit, large,
@@ -66,7 +66,7 @@ select
     array(
         select s.queue_id from (
             select queue_id from penstock.ready union all select queue_id from penstock.scheduled
-            union all select queue_id from penstock.waiting union all select queue_id from penstock.places
+            union all select queue_id from penstock.waiting union all select queue_id from penstock.permits
             union all select queue_id from penstock.tenants
             union all select queue_id from penstock.line_checks
             union all select queue_id from penstock.active union all select queue_id from penstock.dead
@@ -78,7 +78,7 @@ select
     (select case when is_called then last_value else 0 end from penstock.message_ids) as last_id,
     (
         select jsonb_object_agg(q.name, (
-            select f.ranks || f.waiting_rank || f.place_ranks || f.check_rank
+            select f.ranks || f.waiting_rank || f.permit_ranks || f.check_rank
             from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1
         )) from penstock.queues q
     ) as floors,
@@ -93,15 +93,15 @@ select
                         c.seen_full
                         and exists (
                             select from penstock.tenants t
-                            where (t.queue_id, t.tenant, t.seats) = (q.id, c.tenant, q.tenant_max_active)
+                            where (t.queue_id, t.tenant, t.permits) = (q.id, c.tenant, q.tenant_max_active)
                         )
                         and not exists (
-                            select from penstock.places p
+                            select from penstock.permits p
                             where (p.queue_id, p.kind, p.tenant) = (q.id, 4, c.tenant)
                         )
                     )
                 )
-                else (select min(p.rank) from penstock.places p where p.queue_id = q.id and p.kind = k)
+                else (select min(p.rank) from penstock.permits p where p.queue_id = q.id and p.kind = k)
             end from generate_series(-1, 5) k order by k
         )) from penstock.queues q
     ) as heads_aside,
@@ -110,21 +110,21 @@ select
         select jsonb_object_agg(q.name, (
             select coalesce(jsonb_agg(jsonb_build_array(p.kind, p.tenant, p.n)), '[]') from (
                 select kind, tenant, count(*) as n
-                from penstock.places where queue_id = q.id and kind % 10 < 4 group by 1, 2
+                from penstock.permits where queue_id = q.id and kind % 10 < 4 group by 1, 2
             ) p
         )) from penstock.queues q
-    ) as places,
+    ) as permits,
     (
         select jsonb_object_agg(q.name, (
             select coalesce(jsonb_object_agg(t.tenant, (
                 select jsonb_build_array(
-                    t.seats, count(*) filter (where p.kind = 4), count(*) filter (where p.kind = 14),
+                    t.permits, count(*) filter (where p.kind = 4), count(*) filter (where p.kind = 14),
                     count(*) filter (where p.kind = 24)
                 )
-                from penstock.places p where p.queue_id = q.id and p.tenant = t.tenant
+                from penstock.permits p where p.queue_id = q.id and p.tenant = t.tenant
             )), '{}') from penstock.tenants t where t.queue_id = q.id
         )) from penstock.queues q
-    ) as seats,
+    ) as tenant_permits,
     (
         select jsonb_object_agg(q.name, (
             select coalesce(jsonb_object_agg(d.key, d.id), '{}') from penstock.dedup d where d.queue_id = q.id
@@ -153,10 +153,10 @@ class Snapshot:
     floors: dict[str, tuple[int, ...]]
     heads_aside: dict[str, tuple[int | None, ...]]
     quotas: dict[str, list[int] | None]
-    places: dict[str, list[tuple[int, str, int]]]
+    permits: dict[str, list[tuple[int, str, int]]]
     """By kind, and to which priority they are owed."""
-    seats: dict[str, dict[str, tuple[int, int, int, int]]]
-    """Of each tenant that is listed: its seats, and those that are free, owed, put aside."""
+    tenant_permits: dict[str, dict[str, tuple[int, int, int, int]]]
+    """Of each tenant that is listed: its tenant_permits, and those that are free, owed, put aside."""
     keys: dict[str, dict[str, int]]
     payloads: list[int]
     orphans: list[int]
@@ -185,7 +185,7 @@ class Engine:
         self.connection.execute("delete from penstock.payloads")
         self.connection.execute("update penstock.upkeep set done_at = '-infinity'")
         self.connection.execute(
-            """vacuum penstock.ready, penstock.active, penstock.scheduled, penstock.waiting, penstock.places,
+            """vacuum penstock.ready, penstock.active, penstock.scheduled, penstock.waiting, penstock.permits,
             penstock.done_default"""
         )
         self.connection.execute("select setval('penstock.message_ids', 1, false)")
@@ -235,8 +235,8 @@ class Engine:
             floors={name: tuple(ranks) for name, ranks in (beside["floors"] or {}).items()},
             heads_aside={name: tuple(ranks) for name, ranks in (beside["heads_aside"] or {}).items()},
             quotas=beside["quotas"] or {},
-            places=beside["places"] or {},
-            seats=beside["seats"] or {},
+            permits=beside["permits"] or {},
+            tenant_permits=beside["tenant_permits"] or {},
             keys=beside["keys"] or {},
             payloads=beside["payloads"],
             orphans=beside["orphans"],

@@ -97,7 +97,7 @@ def _expected_waiting(queue: Queue, message: Message, now: datetime) -> list[str
         return ["lets it in"]
     line = [m for m in queue.state("waiting") if m.tenant == message.tenant and not m.over(now)]
     ahead = sorted(line, key=lambda m: (m.priority, m.turn)).index(message)
-    held = sum(m.seated and m.tenant == message.tenant for m in queue.state("ready", "active"))
+    held = sum(m.holds_tenant_permit and m.tenant == message.tenant for m in queue.state("ready", "active"))
     counted = f"has {held} of tenant_max_active {queue.cap} ready or active"
     if ahead < queue.cap - held:
         return [counted, "lets it in"]
@@ -107,7 +107,7 @@ def _expected_waiting(queue: Queue, message: Message, now: datetime) -> list[str
 def _expected_ready(queue: Queue, message: Message, now: datetime) -> list[str]:
     """Whether a cap holds it back, and how many are delivered before it. What is over is not delivered."""
     kind = queue.kind(message.priority)
-    is_held = kind is not None and queue.free_places(kind) == 0
+    is_held = kind is not None and queue.free_permits(kind) == 0
     is_pooled = queue.quotas is not None and len(queue.quotas) == 1
     ahead = 0
     for priority in range(message.priority + 1):
@@ -117,8 +117,8 @@ def _expected_ready(queue: Queue, message: Message, now: datetime) -> list[str]:
         elif kind is None or is_pooled:
             ahead += len(line)
         elif not is_held:
-            ahead += min(len(line), queue.free_places(queue.kind(priority)) or 0)
+            ahead += min(len(line), queue.free_permits(queue.kind(priority)) or 0)
     if not is_held:
         return ["next in line, waits for a consumer" if ahead == 0 else _behind(ahead)]
-    reason = "held back by max_active" if queue.quota(kind or 0) else "its priority has no places"
+    reason = "held back by max_active" if queue.quota(kind or 0) else "its priority has no permits"
     return [reason, "next in line" if ahead == 0 else _behind(ahead)]

@@ -88,7 +88,7 @@ class QueueMachine(Consuming):
             for message in queue.messages.values():
                 assert not self.model.kept_for_long_enough(queue, message), f"{message} is kept for too long"
                 assert message.state not in BEFORE or not message.over(self.model.now), message
-                assert message.state != "waiting" or queue.free_seats(message.tenant) <= 0, message
+                assert message.state != "waiting" or queue.free_tenant_permits(message.tenant) <= 0, message
                 assert message.state != "scheduled" or (message.due_at or START) > self.model.now, message
                 assert message.state != "active" or (message.vt or START) > self.model.now, message
             heads = zip(queue.heads(), queue.floors, strict=True)
@@ -222,7 +222,7 @@ class QueueMachine(Consuming):
 
     @rule(name=queue_names, several=st.lists(st.sampled_from([1, 2, 3, 5]), min_size=2, max_size=3))
     def reseat(self, name: str, several: list[int]) -> None:
-        """Tenants that are known, and have seats free or owe some, when their cap changes."""
+        """Tenants that are known, and have tenant_permits free or owe some, when their cap changes."""
         for cap in several:
             s = self.model.queues[name].settings
             self.alter_caps(name, s.max_active, s.min_active, s.priority_shares, cap)

@@ -68,9 +68,9 @@ class Message:
     moved_at: datetime | None = None
     completed_at: datetime | None = None
     result: int | None = None
-    place: int | None = None
-    """The line that it holds a place of, while it is active in a queue with max_active."""
-    seated: bool = False
+    permit: int | None = None
+    """The line that it holds a permit of, while it is active in a queue with max_active."""
+    holds_tenant_permit: bool = False
     """Whether it holds a seat of its tenant, while it is ready or active, under tenant_max_active."""
     turn: tuple[bool, int] = (True, 0)
     """Where it waits aside: those that come back first, then as they came."""

@@ -1,7 +1,7 @@
 """The engine as a plain Python model: dictionaries for tables, DESIGN sections 2, 3, 5 and 6 for SQL.
 
-It knows nothing of locks, plans or batches of maintenance, nor of places as rows: what is held is counted. It
-takes from outside: the ranks, since which one a message gets is the engine's business as long as it keeps the
+It knows nothing of locks, plans or batches of maintenance, nor of permits as rows: what is held is counted.
+Takes from outside: the ranks, since which one a message gets is the engine's choice as long as it keeps the
 promises about order (order.py); the floors, since raising them is; the last id, since ids are drawn for ranks
 too; and when a message whose time to live is over goes to the dead letters.
 """
@@ -18,12 +18,12 @@ from .queues import Queue
 
 
 def share_out(queue: Queue, most: int, waiting: Sequence[int]) -> list[int]:
-    """How many of each priority a claim takes: the most urgent first, as far as there are places."""
+    """How many of each priority a claim takes: the most urgent first, as far as there are permits."""
     taken: list[int] = []
     spent: Counter[int | None] = Counter()
     for priority in PRIORITIES:
         kind = queue.kind(priority)
-        free = queue.free_places(kind)
+        free = queue.free_permits(kind)
         n = min(waiting[priority], most - sum(taken))
         taken.append(n if free is None else max(0, min(n, free - spent[kind])))
         spent[kind] += taken[-1]
@@ -31,9 +31,9 @@ def share_out(queue: Queue, most: int, waiting: Sequence[int]) -> list[int]:
 
 
 def check_choice(queue: Queue, chosen: Sequence[Message], most: int, at: datetime) -> None:
-    """A claim of what came in just now, and of what had no place before.
+    """A claim of what came in just now, and of what had no permit before.
 
-    As many as there are places and messages, the most urgent, those that were in line in their order, a
+    As many as there are permits and messages, the most urgent, those that were in line in their order, a
     tenant's in order.
     """
     entered = {e.message.id: e.kind for e in queue.entries if e.message.state == "ready"}
@@ -47,7 +47,7 @@ def check_choice(queue: Queue, chosen: Sequence[Message], most: int, at: datetim
     assert urgency == sorted(urgency), "not the most urgent first"
     counted = Counter(urgency)
     expected = share_out(queue, most, [len(line) for line in lines])
-    if queue.places.in_debt:
+    if queue.permits.in_debt:
         held = queue.holders()
         assert len(chosen) <= max(0, sum(queue.quotas or ()) - sum(held[p] for p in PRIORITIES)), (
             "more than max_active"
@@ -115,7 +115,7 @@ class Model:
             queue.messages.update({m.id: m for m in messages})
             ready = [m for m in messages if m.state == "ready"]
             if queue.cap is not None and not snapshot:
-                queue.seat(ready)
+                queue.give_tenant_permits(ready)
             elif queue.fair and not snapshot:
                 # Behind what their tenants published under a snapshot.
                 ready = queue.line_up(ready)
@@ -203,9 +203,9 @@ class Model:
         message.attempts += 1
         seconds = queue.settings.visibility_timeout_seconds if vt_seconds is None else vt_seconds
         length = min(seconds * queue.settings.visibility_backoff ** (message.attempts - 1), 2592000)
-        message.state, message.rank, message.place = "active", None, queue.kind(message.priority)
-        if message.place is not None:
-            queue.places.free[message.place] -= 1
+        message.state, message.rank, message.permit = "active", None, queue.kind(message.priority)
+        if message.permit is not None:
+            queue.permits.free[message.permit] -= 1
         message.token, message.claimed_at = token, self.now
         message.vt, message.late_since = self.now + timedelta(seconds=length), None
 
@@ -313,7 +313,7 @@ class Model:
             message.reason = message.moved_at = None
         in_order = sorted(messages, key=lambda m: m.id)
         if queue.cap is not None and not snapshot:
-            queue.seat(in_order)
+            queue.give_tenant_permits(in_order)
         queue.enter(in_order, "new" if not snapshot else "fresh" if queue.fair else "anywhere")
         return len(messages)
 
@@ -331,7 +331,7 @@ class Model:
             queue.forget(message)
         queue.hand_on(self.now)
         if "active" in states:
-            queue.seats_aside = Counter()
+            queue.deferred_tenant_permits = Counter()
             queue.unseen = []
         return len(purged)
 

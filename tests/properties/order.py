@@ -6,7 +6,7 @@ tenants a new message goes next to the first in line, or behind what its tenant 
 comes back goes behind the first in line, in front of what its tenant has waiting, one at each rank besides
 the tenant's own: so nobody has to wait for more than that, however much others have.
 Where a transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing that
-was there can be behind it, and what comes back has no better place. In a queue with tenants such a message
+was there can be behind it, and what comes back has no better permit. In a queue with tenants such a message
 waits aside until it can be ranked.
 """
 
@@ -40,7 +40,7 @@ def take_ranks(model: Model, snapshot: Snapshot) -> None:
         queue.passed = []
 
 
-def place(message: Message) -> tuple[int, int]:
+def position(message: Message) -> tuple[int, int]:
     assert message.rank is not None
     return message.rank, message.id
 
@@ -58,22 +58,22 @@ def _unknown(queue: Queue, message: Message) -> bool:
 
 
 def _check_fresh(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
-    assert place(message)[0] > model.last_id, "under a snapshot only a fresh id is a safe rank"
+    assert position(message)[0] > model.last_id, "under a snapshot only a fresh id is a safe rank"
 
 
 def _check_back(model: Model, queue: Queue, message: Message, before: list[Message]) -> None:
     if not before:
         return
-    rank = place(message)[0]
-    first = min(before, key=place)
-    head = place(first)[0]
+    rank = position(message)[0]
+    first = min(before, key=position)
+    head = position(first)[0]
     if not queue.fair:
         # What tenants sent under a snapshot, before any other, is ranked by tenant all the same.
         alike = [m for m in _line(queue, message.priority) if m.tenant == message.tenant is not None]
         assert rank <= head + len(alike), f"{message} came back to queue {queue.name}, but behind {first}"
         return
     line = _line(queue, message.priority)
-    own = Counter(place(m)[0] for m in line if m.tenant == message.tenant)
+    own = Counter(position(m)[0] for m in line if m.tenant == message.tenant)
     assert rank > head, f"{message} came back to queue {queue.name} in front of {first}"
     assert own[rank] <= 2, f"{message} came back to queue {queue.name}: {own[rank]} of its tenant at {rank}"
     assert _unknown(queue, message) or all(own[r] for r in range(head + 1, rank)), (
@@ -88,11 +88,11 @@ def _check_beside(model: Model, queue: Queue, message: Message, before: list[Mes
         return
     if not before or _unknown(queue, message):
         return
-    rank, head = place(message)[0], place(min(before, key=place))[0]
+    rank, head = position(message)[0], position(min(before, key=position))[0]
     assert rank >= head, f"{message} came back to queue {queue.name} in front of the first in line"
     line = [m for m in _line(queue, message.priority) if m is not message]
-    failed = [place(m)[0] for m in line if m.entered_as == "beside"]
-    others = [place(m)[0] for m in line if m.entered_as != "beside"]
+    failed = [position(m)[0] for m in line if m.entered_as == "beside"]
+    others = [position(m)[0] for m in line if m.entered_as != "beside"]
     if not failed:
         assert rank == head, f"{message} came back to queue {queue.name}, alone, and not beside the first"
     elif any(other >= rank for other in others):
@@ -106,15 +106,15 @@ def _check_new(model: Model, queue: Queue, message: Message, before: list[Messag
     own = [m for m in before if m.tenant == message.tenant]
     for other in own:
         if other.entered_as != "anywhere":
-            assert place(message) > place(other), f"{message} overtook {other} in queue {queue.name}"
-    rank = place(message)[0]
+            assert position(message) > position(other), f"{message} overtook {other} in queue {queue.name}"
+    rank = position(message)[0]
     if queue.fair and not _unknown(queue, message):
-        line = [(place(m)[0], m.tenant) for m in _line(queue, message.priority)]
+        line = [(position(m)[0], m.tenant) for m in _line(queue, message.priority)]
         assert rank <= min(r for r, _ in line) or (rank - 1, message.tenant) in line, (
             f"{message} is behind others in queue {queue.name}: {line}"
         )
     elif not queue.fair and not own:
-        ahead = Counter(m.tenant for m in before if m.entered_as == "new" and place(m) < place(message))
+        ahead = Counter(m.tenant for m in before if m.entered_as == "new" and position(m) < position(message))
         assert all(n <= 2 for n in ahead.values()), f"{message} of a quiet tenant is behind {ahead}"
 
 

@@ -1,4 +1,4 @@
-"""A queue of the model: its messages, the places and seats they hold, who waits, who comes in."""
+"""A queue of the model: its messages, the permits and tenant_permits they hold, who waits, who comes in."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from .caps import Places, quotas
+from .caps import Permits, quotas
 from .messages import LEASE_RAN_OUT, PRIORITIES, Entry, Message, Settings
 
 UNDER_SNAPSHOT = ("fresh", "anywhere")
@@ -24,11 +24,11 @@ class Queue:
     fair: bool
     """Whether it has seen tenants, or has a cap for each of them."""
     floors: tuple[int, ...] = (0,) * 11
-    """Of the priorities, of what waits aside, of the places of each priority, the seats, the checks."""
+    """Of the priorities, of what waits aside, of the permits of each priority, of tenants, the checks."""
     heads_aside: tuple[int | None, ...] = (None,) * 7
-    """The first rank of what waits aside, of places of each priority, seats and checks: the engine's."""
+    """First ranks of what waits aside, permits of each priority, of tenants, of checks: the engine's."""
     paused: bool = False
-    places: Places = field(default_factory=Places)
+    permits: Permits = field(default_factory=Permits)
     messages: dict[int, Message] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     entries: list[Entry] = field(default_factory=list)
@@ -36,14 +36,14 @@ class Queue:
     passed: list[Message] = field(default_factory=list)
     """What was in line when those came in, or was one of them (no rank), and was claimed in the same step."""
     left: Counter[int] = field(default_factory=Counter)
-    """Places that were given back in this step."""
+    """Permits that were given back in this step."""
     returned: Counter[str | None] = field(default_factory=Counter)
     """Seats that were given back in this step and not handed on yet."""
-    seats_aside: Counter[str | None] = field(default_factory=Counter)
+    deferred_tenant_permits: Counter[str | None] = field(default_factory=Counter)
     """Seats that were given back under a snapshot: free when somebody looks who can see all."""
     turns: int = 0
     lines: dict[str | None, int] = field(default_factory=dict)
-    """Tenants that have seats, free or held, and how many, after the last step: the engine gives those."""
+    """Tenants that have permits, free or held, and how many, after the last step: the engine gives those."""
     unseen: list[tuple[int, str | None]] = field(default_factory=list)
     """Lines in which a message came to wait and no session has looked since."""
 
@@ -62,7 +62,7 @@ class Queue:
             return None
         return message
 
-    # places and seats
+    # permits and tenant_permits
 
     @property
     def quotas(self) -> tuple[int, ...] | None:
@@ -74,60 +74,61 @@ class Queue:
         return self.settings.tenant_max_active
 
     def kind(self, priority: int) -> int | None:
-        """The line of places that a priority draws from."""
+        """The line of permits that a priority draws from."""
         return None if self.quotas is None else 0 if len(self.quotas) == 1 else priority
 
-    def free_places(self, kind: int | None) -> int | None:
+    def free_permits(self, kind: int | None) -> int | None:
         """None: no cap."""
-        return None if kind is None else self.places.free[kind]
+        return None if kind is None else self.permits.free[kind]
 
     def quota(self, kind: int) -> int:
         return self.quotas[kind] if self.quotas is not None and kind < len(self.quotas) else 0
 
     def holders(self) -> Counter[int | None]:
-        """How many hold a place of each kind; what was put aside is held, too."""
-        return Counter(m.place for m in self.state("active")) + Counter[int | None](self.places.aside)
+        """How many hold a permit of each kind; what was put aside is held, too."""
+        return Counter(m.permit for m in self.state("active")) + Counter[int | None](self.permits.aside)
 
-    def free_seats(self, tenant: str | None) -> int:
+    def free_tenant_permits(self, tenant: str | None) -> int:
         """Less than none: so many are owed."""
         assert self.cap is not None
-        held = sum(m.seated and m.tenant == tenant for m in self.state("ready", "active"))
-        return self.cap - held - self.seats_aside[tenant]
+        held = sum(m.holds_tenant_permit and m.tenant == tenant for m in self.state("ready", "active"))
+        return self.cap - held - self.deferred_tenant_permits[tenant]
 
     def leave(self, message: Message) -> None:
-        """What is not active gives its place back; its seat too, unless it is ready."""
-        if message.place is not None:
-            self.left[message.place] += 1
-            message.place = None
-        if message.seated and message.state != "ready":
-            message.seated = False
+        """What is not active gives its permit back; its tenant permit too, unless it is ready."""
+        if message.permit is not None:
+            self.left[message.permit] += 1
+            message.permit = None
+        if message.holds_tenant_permit and message.state != "ready":
+            message.holds_tenant_permit = False
             self.returned[message.tenant] += 1
 
     def hand_on(self, at: datetime, *, snapshot: bool = False) -> None:
-        """Places that were given back are free, seats go to the next; what is owed is paid first.
+        """Permits that were given back are free, tenant_permits go to the next; what is owed is paid first.
 
         Under a snapshot that cannot see all, that is left to the next look.
         """
         left, returned = self.left, self.returned
         self.left, self.returned = Counter(), Counter()
         if self.quotas is not None and snapshot:
-            self.places.aside += left
+            self.permits.aside += left
         elif self.quotas is not None:
-            self.places.free += left
+            self.permits.free += left
         if self.cap is not None and snapshot:
-            self.seats_aside += returned
+            self.deferred_tenant_permits += returned
         elif self.cap is not None:
             for tenant, n in sorted(returned.items(), key=lambda item: item[0] or ""):
-                # A seat is handed on where the line has no other that is free.
-                if self.free_seats(tenant) <= n:
-                    self.bring_in(tenant, self.free_seats(tenant), at)
-                if self.free_seats(tenant) > 0 and any(m.tenant == tenant for m in self.state("waiting")):
+                # A tenant permit is handed on where the line has no other that is free.
+                if self.free_tenant_permits(tenant) <= n:
+                    self.bring_in(tenant, self.free_tenant_permits(tenant), at)
+                is_waiting = any(m.tenant == tenant for m in self.state("waiting"))
+                if self.free_tenant_permits(tenant) > 0 and is_waiting:
                     self.unseen.append((0, tenant))
 
     def take_returns(self, at: datetime) -> None:
         """What was given back under a snapshot."""
-        self.left, self.places.aside = self.places.aside, Counter()
-        self.returned, self.seats_aside = self.seats_aside, Counter()
+        self.left, self.permits.aside = self.permits.aside, Counter()
+        self.returned, self.deferred_tenant_permits = self.deferred_tenant_permits, Counter()
         self.hand_on(at)
 
     def bring_in(self, tenant: str | None, most: int, at: datetime) -> int:
@@ -135,7 +136,7 @@ class Queue:
         line = [m for m in self.state("waiting") if m.tenant == tenant and not m.over(at)]
         chosen = sorted(line, key=lambda m: (m.priority, m.turn))[: max(most, 0)]
         for message in chosen:
-            message.seated = self.cap is not None
+            message.holds_tenant_permit = self.cap is not None
             self._to_ready(message, "new")
         return len(chosen)
 
@@ -143,7 +144,7 @@ class Queue:
         """All that wait and may come in."""
         tenants = {m.tenant for m in self.state("waiting")}
         return sum(
-            self.bring_in(t, len(self.messages) if self.cap is None else self.free_seats(t), at)
+            self.bring_in(t, len(self.messages) if self.cap is None else self.free_tenant_permits(t), at)
             for t in tenants
         )
 
@@ -153,7 +154,9 @@ class Queue:
         tenants = [tenant for _, (_, tenant) in sorted(enumerate(looked_at), key=lambda c: (c[1][0], c[0]))]
         chosen = [tenant for tenant in dict.fromkeys(tenants) if self.is_open(tenant)][:most]
         came = sum(
-            self.bring_in(tenant, most if self.cap is None else min(most, self.free_seats(tenant)), at)
+            self.bring_in(
+                tenant, most if self.cap is None else min(most, self.free_tenant_permits(tenant)), at
+            )
             for tenant in chosen
         )
         done = set(chosen) - {m.tenant for m in self.state("waiting")}
@@ -172,11 +175,13 @@ class Queue:
         return [m for m in messages if m not in behind]
 
     def is_open(self, tenant: str | None) -> bool:
-        return self.cap is None or self.lines.get(tenant) != self.cap or self.free_seats(tenant) > 0
+        return self.cap is None or self.lines.get(tenant) != self.cap or self.free_tenant_permits(tenant) > 0
 
     def leave_checks(self, lines: dict[str | None, int], *, unseen: bool = False) -> None:
         new = [
-            tenant for tenant in lines if unseen or tenant not in self.lines or self.free_seats(tenant) > 0
+            tenant
+            for tenant in lines
+            if unseen or tenant not in self.lines or self.free_tenant_permits(tenant) > 0
         ]
         self.unseen += [(lines[tenant], tenant) for tenant in sorted(new, key=lambda tenant: tenant or "")]
 
@@ -208,23 +213,23 @@ class Queue:
         message.entered_as = kind
         self.entries.append(Entry(message, kind))
 
-    def seat(self, messages: Sequence[Message]) -> None:
-        """As far as there are seats; behind what waits of a tenant they line up."""
+    def give_tenant_permits(self, messages: Sequence[Message]) -> None:
+        """As far as there are tenant_permits; behind what waits of a tenant they line up."""
         waiting = {m.tenant for m in self.state("waiting")}
         for tenant in ({m.tenant for m in messages} & self.lines.keys()) - waiting:
             own = [m for m in messages if m.tenant == tenant]
-            for message in own[: max(0, self.free_seats(tenant))]:
-                message.seated = True
+            for message in own[: max(0, self.free_tenant_permits(tenant))]:
+                message.holds_tenant_permit = True
 
     def enter(self, messages: Iterable[Message], kind: str) -> None:
-        """Into ready, those that have a seat where one is needed; else aside."""
+        """Into ready, those that have a tenant permit where one is needed; else aside."""
         lined_up: dict[str | None, int] = {}
         for message in messages:
             if kind in UNDER_SNAPSHOT and self.fair:
                 self.wait(message, back=kind == "anywhere")
                 lined_up[message.tenant] = min(message.priority, lined_up.get(message.tenant, 3))
-            elif self.cap is None or message.seated:
-                message.seated = self.cap is not None
+            elif self.cap is None or message.holds_tenant_permit:
+                message.holds_tenant_permit = self.cap is not None
                 self._to_ready(message, kind)
                 self.leave(message)
             else:
@@ -311,8 +316,8 @@ class Queue:
         alive = sorted((m for m in due if m.state == "scheduled"), key=lambda m: (m.due_at, m.id))
         if self.cap is not None:
             by_time = sorted(alive, key=lambda m: (m.priority, m.due_at or at, m.id not in in_line))
-            self.seat(by_time)
-        let_in = [m for m in alive if self.cap is None or m.seated]
+            self.give_tenant_permits(by_time)
+        let_in = [m for m in alive if self.cap is None or m.holds_tenant_permit]
         self.enter((m for m in let_in if m.attempts > 0), "beside")
         self.enter((m for m in let_in if m.attempts == 0), "new")
         for message in alive:
@@ -323,32 +328,32 @@ class Queue:
     # settings and floors
 
     def alter(self, settings: Settings) -> None:
-        """What is active when a cap comes holds a place and a seat; what is ready waits for its turn."""
+        """What is active when a cap comes holds a permit of each kind; what is ready waits for its turn."""
         before = self.quotas, self.cap
         self.settings = settings
         if before[0] is None and self.quotas is not None:
             for message in self.state("active"):
-                message.place = self.kind(message.priority)
+                message.permit = self.kind(message.priority)
         if self.quotas != before[0]:
-            self.places = Places()
+            self.permits = Permits()
         if self.quotas is not None and self.quotas != before[0]:
             held = self.holders()
-            self.places.free = Counter({kind: self.quota(kind) - held[kind] for kind in PRIORITIES})
-            self.places.in_debt = min(self.places.free.values()) < 0
+            self.permits.free = Counter({kind: self.quota(kind) - held[kind] for kind in PRIORITIES})
+            self.permits.in_debt = min(self.permits.free.values()) < 0
         if (before[1] is None) != (self.cap is None):
-            self.seats_aside = Counter()
+            self.deferred_tenant_permits = Counter()
         if before[1] is None and self.cap is not None:
             self.fair = True
             for message in self.state("active"):
-                message.seated = True
+                message.holds_tenant_permit = True
             for message in sorted(self.state("ready"), key=lambda m: (m.rank, m.id)):
-                message.seated = False
+                message.holds_tenant_permit = False
                 self.wait(message, back=message.attempts > 0)
         if self.cap != before[1]:
             self.leave_checks({m.tenant: 0 for m in self.state("waiting")}, unseen=True)
 
     def heads(self) -> tuple[int | None, ...]:
-        """The first rank of each priority, of what waits aside, of the places and seats."""
+        """The first rank of each priority, of what waits aside, of the permits and tenant_permits."""
         ready = (line[0].rank if (line := self.line(p)) else None for p in PRIORITIES)
         return (*ready, *self.heads_aside)
 

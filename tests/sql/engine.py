@@ -194,14 +194,14 @@ class Engine:
     def belongings(self) -> Snapshot:
         """Every row that belongs to a topic or a queue: all but what maintain() notes for itself.
 
-        A place that was taken and given back is another row of the same kind: places are counted.
+        A permit that was taken and given back is another row of the same kind: permits are counted.
         """
         everything = self.snapshot()
         del everything["upkeep"], everything["floors"]
         counted = (
-            "select queue_id, kind, tenant, count(*) from penstock.places group by 1, 2, 3 order by 1, 2, 3"
+            "select queue_id, kind, tenant, count(*) from penstock.permits group by 1, 2, 3 order by 1, 2, 3"
         )
-        everything["places"] = [str(row) for row in self.query(counted)]
+        everything["permits"] = [str(row) for row in self.query(counted)]
         floors = [
             str(queue) for (queue,) in self.query("select distinct queue_id from penstock.floors order by 1")
         ]

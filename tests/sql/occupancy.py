@@ -7,20 +7,20 @@ from typing import Any
 from ..conftest import Connect
 from .engine import Engine, Row
 
-PLACES = """
+PERMITS = """
 select c.kind, sum(c.n)::int
 from penstock.queues q cross join lateral (
     select p.kind %% 10, case when p.kind between 10 and 13 then -1 else 1 end
-    from penstock.places p where p.queue_id = q.id and p.kind %% 10 < 4
+    from penstock.permits p where p.queue_id = q.id and p.kind %% 10 < 4
     union all
-    select p.tenant::int, 1 from penstock.places p
+    select p.tenant::int, 1 from penstock.permits p
     where p.queue_id = q.id and p.kind between 10 and 13 and p.tenant <> ''
 ) c(kind, n)
 where q.name = %s group by c.kind
 """
 SEATS = """
 select nullif(p.tenant, ''), sum(case when p.kind = 4 then 1 else -1 end)::int
-from penstock.places p join penstock.queues q on q.id = p.queue_id
+from penstock.permits p join penstock.queues q on q.id = p.queue_id
 where q.name = %s and p.kind in (4, 14) group by p.tenant
 """
 ACTIVE = """
@@ -31,21 +31,21 @@ where q.name = %s group by a.priority
 STATES = {
     "ready": "priority, rank, id",
     "active": "id",
-    "waiting": "tenant, priority, fresh, rank",
+    "waiting": "tenant, priority, redelivered desc, rank",
     "scheduled": "due_at, id",
     "dead": "id",
 }
 
 
-def free_places(engine: Engine, queue: str = "q") -> dict[int, int]:
-    """Places that are free by priority (all in the first where they share); less than none where owed.
+def free_permits(engine: Engine, queue: str = "q") -> dict[int, int]:
+    """Permits that are free by priority (all in the first where they share); less than none where owed.
 
     What one priority owes to another, and what came back under an old snapshot, counts as free.
     """
-    return {kind: n for kind, n in engine.query(PLACES, queue) if n}
+    return {kind: n for kind, n in engine.query(PERMITS, queue) if n}
 
 
-def free_seats(engine: Engine, queue: str = "q") -> dict[str | None, int]:
+def free_tenant_permits(engine: Engine, queue: str = "q") -> dict[str | None, int]:
     """Seats that are free by tenant; less than none where owed."""
     return {tenant: n for tenant, n in engine.query(SEATS, queue) if n}
 

@@ -14,7 +14,7 @@ from ..isolation.invariants import broken
 from ..isolation.rewriting import rewrite
 from .conftest import Clock
 from .engine import Engine, Row
-from .occupancy import active, alter, at_level, free_places, take_all
+from .occupancy import active, alter, at_level, free_permits, take_all
 from .test_caps_given_back import (
     ALL_URGENT,
     ack,
@@ -66,7 +66,7 @@ def test_no_more_are_active_than_max_active(engine: Engine, max_active: int, bat
         taken += [m.payload for m in messages]
     assert taken == list(range(max_active))
     assert active(engine) == {0: max_active}
-    assert free_places(engine) == {}
+    assert free_permits(engine) == {}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_claim_that_asks_for_less_than_half_gets_what_it_asks_for(engine: Engi
     engine.queue("q", max_active=100, **ALL_URGENT)
     urgent(engine)
     assert len(engine.take_many("q", 3)) == 3
-    assert free_places(engine) == {0: 97}
+    assert free_permits(engine) == {0: 97}
 
 
 def test_a_claim_takes_the_most_urgent_that_have_a_place(engine: Engine) -> None:
@@ -95,14 +95,14 @@ def test_a_claim_takes_the_most_urgent_that_have_a_place(engine: Engine) -> None
 
 def test_the_share_of_an_empty_priority_is_not_lent(engine: Engine) -> None:
     engine.queue("q", max_active=10)
-    for priority, places in enumerate((4, 3, 2, 1)):
+    for priority, permits in enumerate((4, 3, 2, 1)):
         engine.send_many("q", [priority] * 20, priority=priority)
-        assert len(take_all(engine)) == places
+        assert len(take_all(engine)) == permits
         assert engine.nothing_to_take("q")
         engine.value("purge_queue", "q")
 
 
-def test_a_place_that_comes_back_is_of_the_same_priority(engine: Engine) -> None:
+def test_a_permit_that_comes_back_is_of_the_same_priority(engine: Engine) -> None:
     engine.queue("q", max_active=10)
     for priority in range(4):
         engine.send_many("q", [priority] * 20, priority=priority)
@@ -126,7 +126,7 @@ def test_a_cap_that_is_raised_holds_at_once(engine: Engine) -> None:
     urgent(engine)
     take_all(engine)
     alter(engine, max_active=6)
-    assert free_places(engine) == {0: 4}
+    assert free_permits(engine) == {0: 4}
     assert len(engine.take_many("q", 100)) == 3
     take_all(engine)
     assert active(engine) == {0: 6}
@@ -151,16 +151,16 @@ def test_a_cap_that_is_lowered_delivers_nothing_until_enough_are_settled(
     assert active(engine) == {0: 2}
 
 
-def test_a_cap_that_is_lowered_takes_free_places_first(engine: Engine) -> None:
+def test_a_cap_that_is_lowered_takes_free_permits_first(engine: Engine) -> None:
     engine.queue("q", max_active=6, **ALL_URGENT)
     urgent(engine)
     held = engine.take_many("q", 3)
     alter(engine, max_active=4)
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
     alter(engine, max_active=1)
-    assert free_places(engine) == {0: -2}
+    assert free_permits(engine) == {0: -2}
     engine.values("ack_messages", "q", [m.message_id for m in held], [held[0].consumer_token] * 3)
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
 
 
 def test_a_cap_that_is_lowered_and_raised_again(engine: Engine) -> None:
@@ -169,9 +169,9 @@ def test_a_cap_that_is_lowered_and_raised_again(engine: Engine) -> None:
     held = take_all(engine)
     alter(engine, max_active=2)
     engine.ack(held[0])
-    assert free_places(engine) == {0: -3}
+    assert free_permits(engine) == {0: -3}
     alter(engine, max_active=4)
-    assert free_places(engine) == {0: -1}
+    assert free_permits(engine) == {0: -1}
     alter(engine, max_active=6)
     assert len(take_all(engine)) == 1
     alter(engine, max_active=8)
@@ -199,7 +199,7 @@ def test_purge_pays_what_is_owed(engine: Engine) -> None:
     take_all(engine)
     alter(engine, max_active=2)
     engine.value("purge_queue", "q")
-    assert free_places(engine) == {0: 2}
+    assert free_permits(engine) == {0: 2}
 
 
 @strict
@@ -221,7 +221,7 @@ def test_what_is_settled_under_an_old_snapshot_pays_what_is_owed_too(
 
 
 @pytest.mark.parametrize(("cap", "then"), [(10, 5), (5, 0), (3, 0), (1, 0)])
-def test_what_is_active_when_a_queue_gets_a_cap_holds_places(engine: Engine, cap: int, then: int) -> None:
+def test_what_is_active_when_a_queue_gets_a_cap_holds_permits(engine: Engine, cap: int, then: int) -> None:
     engine.queue("q")
     urgent(engine)
     held = engine.take_many("q", 5)
@@ -240,7 +240,7 @@ def test_what_is_active_when_a_queue_gets_shares_holds_those_of_its_priority(eng
     held = engine.take_many("q", 13)
     assert active(engine) == {0: 10, 1: 3}
     alter(engine, max_active=10)
-    assert free_places(engine) == {0: -6, 2: 2, 3: 1}
+    assert free_permits(engine) == {0: -6, 2: 2, 3: 1}
     assert take_all(engine) == [], "13 are active, more than in all"
     engine.values("ack_messages", "q", [m.message_id for m in held], [held[0].consumer_token] * 13)
     take_all(engine)
@@ -253,13 +253,13 @@ def test_a_cap_that_is_taken_away_and_set_again(engine: Engine) -> None:
     first = take_all(engine)
     alter(engine, max_active=0)
     assert engine.settings("q").max_active is None
-    assert engine.count("places") == 0
+    assert engine.count("permits") == 0
     second = engine.take_many("q", 4)
     assert len(second) == 4
     engine.ack(first[0])
-    assert engine.count("places") == 0
+    assert engine.count("permits") == 0
     alter(engine, max_active=4)
-    assert free_places(engine) == {0: -1}
+    assert free_permits(engine) == {0: -1}
     assert engine.nothing_to_take("q")
     engine.ack(first[1])
     engine.ack(second[0])
@@ -267,13 +267,13 @@ def test_a_cap_that_is_taken_away_and_set_again(engine: Engine) -> None:
     assert active(engine) == {0: 4}
 
 
-def test_owed_places_are_forgotten_when_the_cap_is_taken_away(engine: Engine) -> None:
+def test_owed_permits_are_forgotten_when_the_cap_is_taken_away(engine: Engine) -> None:
     engine.queue("q", max_active=6, **ALL_URGENT)
     urgent(engine)
     take_all(engine)
     alter(engine, max_active=1)
     alter(engine, max_active=0)
-    assert engine.count("places") == 0
+    assert engine.count("permits") == 0
     assert len(engine.take_many("q", 8)) == 8
 
 
@@ -301,7 +301,7 @@ def test_from_pooled_to_shares_and_back(engine: Engine) -> None:
 
 @pytest.mark.parametrize("max_active", [2, 3])
 def test_what_holds_shares_counts_when_too_few_are_left_to_divide(engine: Engine, max_active: int) -> None:
-    """However the places were divided when messages took theirs, no more are active than max_active."""
+    """However the permits were divided when messages took theirs, no more are active than max_active."""
     engine.queue("q", max_active=10)
     for priority in range(4):
         engine.send_many("q", [priority] * 10, priority=priority)
@@ -336,7 +336,7 @@ def test_min_active_is_changed(engine: Engine) -> None:
     held = take_all(engine)
     assert active(engine) == {0: 8, 1: 6, 2: 4, 3: 2}
     alter(engine, min_active=5)
-    assert free_places(engine) == {0: -3, 1: -1, 2: 1, 3: 3}
+    assert free_permits(engine) == {0: -3, 1: -1, 2: 1, 3: 3}
     for message in held[:9]:
         engine.ack(message)
         take_all(engine)
@@ -349,7 +349,7 @@ def test_priority_shares_are_changed(engine: Engine) -> None:
         engine.send_many("q", [priority] * 20, priority=priority)
     held = take_all(engine)
     alter(engine, priority_shares=[10, 20, 30, 40])
-    assert free_places(engine) == {0: -3, 1: -1, 2: 1, 3: 3}
+    assert free_permits(engine) == {0: -3, 1: -1, 2: 1, 3: 3}
     for message in held:
         engine.ack(message)
         take_all(engine)
@@ -380,18 +380,18 @@ def test_no_more_are_active_in_all_than_max_active_while_shares_change(
     assert sum(active(engine).values()) == most
 
 
-def test_settings_that_do_not_concern_caps_leave_places_alone(engine: Engine) -> None:
+def test_settings_that_do_not_concern_caps_leave_permits_alone(engine: Engine) -> None:
     engine.queue("q", max_active=10)
     urgent(engine)
     take_all(engine)
-    before = engine.snapshot()["places"]
+    before = engine.snapshot()["permits"]
     alter(engine, visibility_timeout_seconds=5, notify=False)
     alter(engine, max_active=10, min_active=5, priority_shares=[40, 30, 20, 10])
     alter(engine, min_active=3)
-    assert engine.snapshot()["places"] == before
+    assert engine.snapshot()["permits"] == before
 
 
-def test_an_alter_that_is_rolled_back_changes_no_places(engine: Engine) -> None:
+def test_an_alter_that_is_rolled_back_changes_no_permits(engine: Engine) -> None:
     engine.queue("q", max_active=4, **ALL_URGENT)
     urgent(engine)
     take_all(engine)
@@ -419,7 +419,7 @@ def test_max_active_0_is_no_cap(engine: Engine) -> None:
     engine.queue("q", max_active=0)
     urgent(engine)
     assert len(engine.take_many("q", 100)) == 20
-    assert engine.count("places") == 0
+    assert engine.count("permits") == 0
     engine.queue("q")
 
 
@@ -429,7 +429,7 @@ def test_delete_queue_leaves_nothing_behind(engine: Engine) -> None:
     take_all(engine)
     alter(engine, max_active=1, tenant_max_active=1)
     engine.value("delete_queue", "q")
-    for table in ("queues", "places", "tenants", "waiting", "ready", "active", "floors"):
+    for table in ("queues", "permits", "tenants", "waiting", "ready", "active", "floors"):
         assert engine.count(table) == 0, table
     engine.queue("q", max_active=4, **ALL_URGENT)
     urgent(engine)
@@ -442,18 +442,18 @@ def test_an_exclusive_queue_that_ends_leaves_nothing_behind(engine: Engine, cloc
     take_all(engine)
     clock.advance(61)
     assert engine.maintain_all()["exclusive queue deleted"] == 1
-    for table in ("queues", "places", "tenants", "waiting", "ready", "active", "floors"):
+    for table in ("queues", "permits", "tenants", "waiting", "ready", "active", "floors"):
         assert engine.count(table) == 0, table
 
 
-def test_a_paused_queue_takes_places_back_but_gives_none(engine: Engine) -> None:
+def test_a_paused_queue_takes_permits_back_but_gives_none(engine: Engine) -> None:
     engine.queue("q", max_active=2)
     urgent(engine)
     held = take_all(engine)
     engine.value("pause_queue", "q")
     engine.ack(held[0])
     assert engine.nothing_to_take("q")
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
     engine.value("resume_queue", "q")
     assert len(take_all(engine)) == 1
 
@@ -471,10 +471,10 @@ def test_a_topic_fans_out_into_queues_with_and_without_a_cap(engine: Engine) -> 
     for message in plain:
         engine.ack(message)
     assert (active(engine), active(engine, "r")) == ({2: 2}, {2: 2})
-    assert (free_places(engine), free_places(engine, "r")) == ({}, {0: 4, 1: 3, 3: 1})
+    assert (free_permits(engine), free_permits(engine, "r")) == ({}, {0: 4, 1: 3, 3: 1})
 
 
-def test_queues_do_not_share_places(engine: Engine) -> None:
+def test_queues_do_not_share_permits(engine: Engine) -> None:
     for queue in ("q", "r"):
         engine.queue(queue, max_active=2)
         engine.send_many(queue, list(range(5)))
@@ -484,7 +484,7 @@ def test_queues_do_not_share_places(engine: Engine) -> None:
     assert engine.nothing_to_take("r")
 
 
-def test_places_come_back_where_nothing_is_kept(engine: Engine) -> None:
+def test_permits_come_back_where_nothing_is_kept(engine: Engine) -> None:
     engine.queue("q", max_active=2, retain_completed_seconds=0)
     urgent(engine)
     for _ in range(10):
@@ -492,11 +492,11 @@ def test_places_come_back_where_nothing_is_kept(engine: Engine) -> None:
         assert len(held) == 2
         engine.values("ack_messages", "q", [m.message_id for m in held], [m.consumer_token for m in held])
     assert engine.count("done") == 0
-    assert free_places(engine) == {0: 2}
+    assert free_permits(engine) == {0: 2}
 
 
 @strict
-def test_a_place_that_an_old_snapshot_gives_back_is_not_below_the_floor(
+def test_a_permit_that_an_old_snapshot_gives_back_is_not_below_the_floor(
     engine: Engine, connect: Connect, level: str
 ) -> None:
     engine.queue("q", max_active=2)
@@ -518,7 +518,7 @@ def test_a_place_that_an_old_snapshot_gives_back_is_not_below_the_floor(
 # what has no cap
 
 
-def test_a_queue_without_a_cap_has_no_places(engine: Engine, clock: Clock) -> None:
+def test_a_queue_without_a_cap_has_no_permits(engine: Engine, clock: Clock) -> None:
     engine.topic("t", "q", max_delivery_attempts=2)
     engine.send_many("q", list(range(20)), tenants=["a", None] * 10, priorities=[0, 1, 2, 3] * 5)
     engine.publish("t", "later", deliver_after=engine.now() + timedelta(seconds=10))
@@ -532,18 +532,20 @@ def test_a_queue_without_a_cap_has_no_places(engine: Engine, clock: Clock) -> No
     engine.maintain_all()
     engine.take_many("q", 5)
     engine.value("requeue_dlq_messages", "q")
-    for table in ("places", "tenants", "waiting"):
+    for table in ("permits", "tenants", "waiting"):
         assert engine.count(table) == 0, table
-    assert engine.query("select count(*) from penstock.active where place is not null or seated") == [(0,)]
+    assert engine.query(
+        "select count(*) from penstock.active where permit is not null or holds_tenant_permit"
+    ) == [(0,)]
 
 
-def test_places_do_not_grow_with_use(engine: Engine) -> None:
+def test_permits_do_not_grow_with_use(engine: Engine) -> None:
     engine.queue("q", max_active=10)
     for n in range(30):
         engine.send_many("q", list(range(10)), priorities=[0, 0, 1, 1, 1, 2, 2, 3, 3, 0])
         for message in take_all(engine):
             (engine.ack if n % 2 else engine.release)(message)
-    assert engine.count("places") == 10
+    assert engine.count("permits") == 10
 
 
 def test_no_other_error_than_ours(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""max_active: how a place is given back, and what gives none back."""
+"""max_active: how a permit is given back, and what gives none back."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ..conftest import Connect
 from ..isolation.invariants import broken
 from .conftest import Clock
 from .engine import Engine, Row
-from .occupancy import active, alter, at_level, free_places, standing, take_all
+from .occupancy import active, alter, at_level, free_permits, standing, take_all
 
-# One line of places, of priority 0: as many as max_active.
+# One line of permits, of priority 0: as many as max_active.
 ALL_URGENT = {"min_active": 0, "priority_shares": [100, 0, 0, 0]}
 
 
@@ -28,7 +28,7 @@ def urgent(engine: Engine, number: int = 20) -> None:
     engine.send_many("q", list(range(number)), priority=0)
 
 
-# how places are given back
+# how permits are given back
 
 
 def ack(engine: Engine, message: Row) -> None:
@@ -99,7 +99,7 @@ GIVING_BACK: list[Callable[[Engine, Row], None]] = [
 
 @pytest.mark.parametrize("settings", [{}, ALL_URGENT], ids=["pooled", "share"])
 @pytest.mark.parametrize("give_back", GIVING_BACK)
-def test_a_place_is_given_back_at_once(
+def test_a_permit_is_given_back_at_once(
     engine: Engine, give_back: Callable[[Engine, Row], None], settings: dict[str, Any]
 ) -> None:
     engine.queue("q", max_active=1, **settings)
@@ -107,13 +107,13 @@ def test_a_place_is_given_back_at_once(
     message = engine.take("q")
     assert engine.nothing_to_take("q")
     give_back(engine, message)
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
     engine.take("q")
     assert engine.nothing_to_take("q")
 
 
 @pytest.mark.parametrize("give_back", GIVING_BACK)
-def test_a_place_is_given_back_when_the_transaction_commits_and_not_if_it_does_not(
+def test_a_permit_is_given_back_when_the_transaction_commits_and_not_if_it_does_not(
     engine: Engine, connect: Connect, give_back: Callable[[Engine, Row], None]
 ) -> None:
     engine.queue("q", max_active=1)
@@ -137,7 +137,7 @@ def test_a_savepoint_that_is_rolled_back_undoes_what_was_given_and_taken(engine:
         with engine.connection.transaction(force_rollback=True):
             engine.ack(message)
             assert len(take_all(engine)) == 2
-        assert free_places(engine) == {0: 1}
+        assert free_permits(engine) == {0: 1}
         with engine.connection.transaction(force_rollback=True):
             assert len(take_all(engine)) == 1
         assert len(take_all(engine)) == 1
@@ -150,10 +150,10 @@ def test_a_claim_that_is_rolled_back_takes_no_place(engine: Engine) -> None:
     for _ in range(5):
         with engine.connection.transaction(force_rollback=True):
             assert len(take_all(engine)) == 3
-    assert free_places(engine) == {0: 3}
+    assert free_permits(engine) == {0: 3}
 
 
-def test_a_place_may_be_taken_and_given_back_in_one_transaction(engine: Engine) -> None:
+def test_a_permit_may_be_taken_and_given_back_in_one_transaction(engine: Engine) -> None:
     engine.queue("q", max_active=1)
     urgent(engine, 5)
     with engine.connection.transaction():
@@ -161,13 +161,13 @@ def test_a_place_may_be_taken_and_given_back_in_one_transaction(engine: Engine) 
             message = engine.take("q")
             assert message.payload == n
             engine.ack(message)
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
 
 
 @pytest.mark.parametrize("attempts", [1, 3], ids=["last attempt", "more attempts"])
 @pytest.mark.parametrize("retry_delay", [0, 60])
 @pytest.mark.parametrize("by", ["consume", "maintain"])
-def test_a_lease_that_is_over_gives_its_place_back(
+def test_a_lease_that_is_over_gives_its_permit_back(
     engine: Engine, clock: Clock, by: str, retry_delay: int, attempts: int
 ) -> None:
     engine.queue("q", max_active=4, max_delivery_attempts=attempts, retry_delays=[retry_delay], **ALL_URGENT)
@@ -178,7 +178,7 @@ def test_a_lease_that_is_over_gives_its_place_back(
     clock.advance(2)
     if by == "maintain":
         assert engine.maintain()["leases taken back"] == 4
-        assert free_places(engine) == {0: 4}
+        assert free_permits(engine) == {0: 4}
     taken = engine.take_many("q", 100)
     assert len(taken) == 2
     assert [m.payload for m in taken] == ([0, 1] if attempts == 3 and retry_delay == 0 else [4, 5])
@@ -206,10 +206,10 @@ def test_time_to_live_over_in_ready_takes_no_place(engine: Engine, clock: Clock)
     engine.maintain()
     assert not engine.ack(held)
     assert standing(engine) == {"active": ["long"], "dead": ["short"] * 5}
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
 
 
-# what gives no place back
+# what gives no permit back
 
 
 def extend(engine: Engine, message: Row) -> None:
@@ -271,34 +271,34 @@ def pause_and_resume(engine: Engine, message: Row) -> None:
     ],
     ids=lambda f: f.__qualname__.replace(".<locals>", ""),
 )
-def test_a_place_is_kept(engine: Engine, keep: Callable[[Engine, Row], None]) -> None:
+def test_a_permit_is_kept(engine: Engine, keep: Callable[[Engine, Row], None]) -> None:
     engine.queue("q", max_active=1)
     urgent(engine)
     message = engine.take("q")
     keep(engine, message)
-    assert free_places(engine) == {}
+    assert free_permits(engine) == {}
     assert engine.nothing_to_take("q")
     assert engine.ack(message)
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
 
 
-def test_a_message_settled_twice_gives_one_place_back(engine: Engine) -> None:
+def test_a_message_settled_twice_gives_one_permit_back(engine: Engine) -> None:
     engine.queue("q", max_active=2)
     urgent(engine)
     message, _ = take_all(engine)
     assert engine.ack(message)
     assert not engine.ack(message)
     assert not engine.reject(message)
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
     held = take_all(engine)[0]
     ids = [held.message_id] * 3
     assert engine.values("ack_messages", "q", ids, [held.consumer_token] * 3) == [held.message_id]
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
 @pytest.mark.parametrize("settle", [ack, ack_batch_of_several_tokens, nack, nack_with_delay, release, reject])
-def test_places_come_back_from_every_isolation_level(
+def test_permits_come_back_from_every_isolation_level(
     engine: Engine, connect: Connect, level: str, settle: Callable[[Engine, Row], None]
 ) -> None:
     engine.queue("q", max_active=1)
@@ -306,7 +306,7 @@ def test_places_come_back_from_every_isolation_level(
     message = engine.take("q")
     strictly = at_level(connect, level)
     settle(strictly, message)
-    assert free_places(engine) == {0: 1}
+    assert free_permits(engine) == {0: 1}
     engine.value("raise_floor", "q")
     engine.take("q")
     assert engine.nothing_to_take("q")

@@ -234,7 +234,7 @@ def hold_back(engine: Engine) -> None:
 
 def queue_for(engine: Engine, state: str) -> None:
     """The queue q, with a cap for each tenant where the state needs one."""
-    cap = 1 if state in ("waiting", "ready, seated") else None
+    cap = 1 if state in ("waiting", "ready with permit") else None
     engine.queue("q", max_delivery_attempts=2, tenant_max_active=cap)
 
 
@@ -245,7 +245,7 @@ def over(engine: Engine, clock: Clock, state: str) -> tuple[int, str]:
     ttl = None if "last attempt" in state else 5
     due = clock.now() + timedelta(hours=1) if state == "scheduled" else None
     first = engine.send("q", "x" * 5000, dedup_key="k", ttl_seconds=ttl, deliver_after=due, tenant="t")
-    if state == "ready, seated":
+    if state == "ready with permit":
         engine.maintain_all()
     elif state == "scheduled for a retry":
         engine.nack(engine.take("q"), delay_seconds=60)
@@ -263,7 +263,7 @@ def over(engine: Engine, clock: Clock, state: str) -> tuple[int, str]:
 
 OVER = [
     "ready",
-    "ready, seated",
+    "ready with permit",
     "ready for a retry",
     "waiting",
     "scheduled",
@@ -398,10 +398,10 @@ def test_in_a_topic_each_queue_has_a_time_to_live(engine: Engine, clock: Clock) 
     assert engine.states("a") == {first: "dead", second: "ready"}
 
 
-def test_ending_a_message_hands_on_its_seat(engine: Engine, clock: Clock) -> None:
+def test_ending_a_message_hands_on_its_tenant_permit(engine: Engine, clock: Clock) -> None:
     """What it held goes to the next message of its tenant."""
-    queue_for(engine, "ready, seated")
-    over(engine, clock, "ready, seated")
+    queue_for(engine, "ready with permit")
+    over(engine, clock, "ready with permit")
     waiting = engine.send("q", "waits", tenant="t")
     assert engine.state("q", waiting) == "waiting"
     engine.send("q", dedup_key="k", tenant="other")

@@ -23,7 +23,7 @@ def claim_all(engine: Engine, queue: str = "q") -> list[Row]:
 
 
 def full(engine: Engine, priority: int = 2, **settings: Any) -> list[Row]:
-    """A queue with 8, 6, 4 and 2 places of which a priority has taken all: what holds them."""
+    """A queue with 8, 6, 4 and 2 permits of which a priority has taken all: what holds them."""
     engine.queue("q", **{"max_active": 20, "min_active": 0, **settings})
     engine.send_many("q", [1] * 20, priority=priority)
     claimed = claim_all(engine)
@@ -33,34 +33,35 @@ def full(engine: Engine, priority: int = 2, **settings: Any) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    ("priority", "places"),
-    [(0, "8 places (40 percent), all 8 taken"), (2, "4 places (20 percent), all 4 taken")],
+    ("priority", "permits"),
+    [(0, "8 permits (40 percent), all 8 taken"), (2, "4 permits (20 percent), all 4 taken")],
 )
-def test_the_share_that_holds_it_back(engine: Engine, priority: int, places: str) -> None:
+def test_the_share_that_holds_it_back(engine: Engine, priority: int, permits: str) -> None:
     full(engine, priority)
     ids = engine.send_many("q", [1, 2, 3], priority=priority)
-    text = f"ready: held back by max_active 20: priority {priority} has {places}; "
+    text = f"ready: held back by max_active 20: priority {priority} has {permits}; "
     assert engine.explain("q", ids[0]) == text + "next in line"
     assert engine.explain("q", ids[1]) == text + "2nd in line, behind 1 other"
     assert engine.explain("q", ids[2]) == text + "3rd in line, behind 2 others"
 
 
-def test_one_place(engine: Engine) -> None:
+def test_one_permit(engine: Engine) -> None:
     full(engine, priority=3, max_active=10)
     assert engine.explain("q", engine.send("q", priority=3)) == (
-        "ready: held back by max_active 10: priority 3 has 1 place (10 percent), which is taken; next in line"
+        "ready: held back by max_active 10: priority 3 has 1 permit (10 percent), which is taken;"
+        " next in line"
     )
 
 
 def test_a_share_that_min_active_changed(engine: Engine) -> None:
     full(engine, priority=0, min_active=5)
     assert engine.explain("q", engine.send("q", priority=0)) == (
-        "ready: held back by max_active 20: priority 0 has 5 places (40 percent, with min_active 5),"
+        "ready: held back by max_active 20: priority 0 has 5 permits (40 percent, with min_active 5),"
         " all 5 taken; next in line"
     )
 
 
-def test_a_place_that_came_back_holds_nobody(engine: Engine) -> None:
+def test_a_permit_that_came_back_holds_nobody(engine: Engine) -> None:
     claimed = full(engine)
     message_id = engine.send("q")
     assert "held back" in engine.explain("q", message_id)
@@ -74,7 +75,7 @@ def test_a_share_does_not_hold_back_others(engine: Engine) -> None:
     assert engine.explain("q", engine.send("q", priority=3)) == "ready: next in line, waits for a consumer"
 
 
-def test_more_urgent_ones_are_before_it_only_as_far_as_they_have_places(engine: Engine) -> None:
+def test_more_urgent_ones_are_before_it_only_as_far_as_they_have_permits(engine: Engine) -> None:
     engine.queue("q", max_active=20, min_active=0)
     engine.send_many("q", [1] * 12, priority=0)
     engine.send_many("q", [1] * 2, priority=1)
@@ -94,18 +95,18 @@ def test_the_line_of_a_priority_is_its_own(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "place"), [(3, "4th"), (10, "11th"), (11, "12th"), (12, "13th"), (20, "21st")]
+    ("ahead", "permit"), [(3, "4th"), (10, "11th"), (11, "12th"), (12, "13th"), (20, "21st")]
 )
-def test_ordinals(engine: Engine, ahead: int, place: str) -> None:
+def test_ordinals(engine: Engine, ahead: int, permit: str) -> None:
     full(engine)
     engine.send_many("q", [1] * ahead)
-    assert engine.explain("q", engine.send("q")).endswith(f"; {place} in line, behind {ahead} others")
+    assert engine.explain("q", engine.send("q")).endswith(f"; {permit} in line, behind {ahead} others")
 
 
 def test_more_ordinals(engine: Engine) -> None:
     expected = {101: "102nd", 102: "103rd", 110: "111th", 111: "112th", 112: "113th", 9999: "10000th"}
     texts = engine.query("select n, penstock._in_line(n) from unnest(%s::bigint[]) n", list(expected))
-    assert dict(texts) == {n: f"{place} in line, behind {n} others" for n, place in expected.items()}
+    assert dict(texts) == {n: f"{permit} in line, behind {n} others" for n, permit in expected.items()}
 
 
 def test_far_back_in_line(engine: Engine) -> None:
@@ -125,7 +126,7 @@ def test_a_cap_that_was_lowered(engine: Engine) -> None:
     claimed = full(engine)
     message_id = engine.send("q")
     engine.value("alter_queue", "q", max_active=10)
-    held = "ready: held back by max_active 10: priority 2 has 2 places (20 percent), "
+    held = "ready: held back by max_active 10: priority 2 has 2 permits (20 percent), "
     lowered = "are taken, since the cap or the shares were changed: at least"
     assert engine.explain("q", message_id) == f"{held}4 {lowered} 3 must be settled first; next in line"
     engine.ack(claimed[0])
@@ -138,15 +139,15 @@ def test_a_cap_that_was_lowered(engine: Engine) -> None:
     assert engine.take("q").message_id == message_id
 
 
-def test_places_that_other_priorities_still_have(engine: Engine) -> None:
-    """There are never more in all: who gets a larger share has to wait until others give places back."""
+def test_permits_that_other_priorities_still_have(engine: Engine) -> None:
+    """There are never more in all: who gets a larger share has to wait until others give permits back."""
     engine.queue("q", max_active=4, min_active=0, priority_shares=[25, 25, 25, 25])
     engine.send_many("q", [1] * 4, priorities=[0, 1, 2, 3])
     claimed = claim_all(engine)
     engine.value("alter_queue", "q", priority_shares=[50, 50, 0, 0])
     message_id = engine.send("q", priority=0)
     assert engine.explain("q", message_id) == (
-        "ready: held back by max_active 4: priority 0 has 2 places (50 percent), 1 taken, 1 still held by"
+        "ready: held back by max_active 4: priority 0 has 2 permits (50 percent), 1 taken, 1 still held by"
         " other priorities, since the cap or the shares were changed; next in line"
     )
     assert engine.nothing_to_take("q")
@@ -156,15 +157,15 @@ def test_places_that_other_priorities_still_have(engine: Engine) -> None:
     assert engine.take("q").message_id == message_id
 
 
-def test_a_place_given_back_under_an_old_snapshot(engine: Engine, sql: psycopg.Connection[Any]) -> None:
+def test_a_permit_given_back_under_an_old_snapshot(engine: Engine, sql: psycopg.Connection[Any]) -> None:
     claimed = full(engine)
     message_id = engine.send("q")
     with sql.transaction():
         sql.execute("set transaction isolation level repeatable read")
         engine.ack(claimed[0])
     assert engine.explain("q", message_id) == (
-        "ready: held back by max_active 20: priority 2 has 4 places (20 percent), 3 taken, 1 given back under"
-        " REPEATABLE READ or SERIALIZABLE, free with the next consume or maintain(); next in line"
+        "ready: held back by max_active 20: priority 2 has 4 permits (20 percent), 3 taken, 1 given back"
+        " under REPEATABLE READ or SERIALIZABLE, free with the next consume or maintain(); next in line"
     )
     assert engine.take("q").message_id == message_id
 
@@ -176,7 +177,7 @@ def test_a_cap_that_was_taken_away(engine: Engine) -> None:
     assert engine.explain("q", message_id) == "ready: next in line, waits for a consumer"
 
 
-def test_a_lease_that_ran_out_holds_its_place_until_it_is_taken_back(engine: Engine, clock: Clock) -> None:
+def test_a_lease_that_ran_out_holds_its_permit_until_it_is_taken_back(engine: Engine, clock: Clock) -> None:
     engine.queue("q", max_active=1)
     engine.send("q")
     engine.take("q", vt_seconds=5)
@@ -188,8 +189,10 @@ def test_a_lease_that_ran_out_holds_its_place_until_it_is_taken_back(engine: Eng
     assert engine.explain("q", message_id) == "ready: behind 1 other"
 
 
-@pytest.mark.parametrize(("most", "places"), [(3, "all 3 places are taken"), (1, "its only place is taken")])
-def test_places_that_all_priorities_share(engine: Engine, most: int, places: str) -> None:
+@pytest.mark.parametrize(
+    ("most", "permits"), [(3, "all 3 permits are taken"), (1, "its only permit is taken")]
+)
+def test_permits_that_all_priorities_share(engine: Engine, most: int, permits: str) -> None:
     engine.queue("q", max_active=most)
     engine.send_many("q", [1] * most, priority=3)
     assert len(claim_all(engine)) == most
@@ -197,17 +200,17 @@ def test_places_that_all_priorities_share(engine: Engine, most: int, places: str
     engine.send("q", priority=3)
     message_id = engine.send("q", priority=1)
     assert engine.explain("q", message_id) == (
-        f"ready: held back by max_active {most}: {places}; 3rd in line, behind 2 others"
+        f"ready: held back by max_active {most}: {permits}; 3rd in line, behind 2 others"
     )
 
 
-def test_shared_places_that_are_free(engine: Engine) -> None:
+def test_shared_permits_that_are_free(engine: Engine) -> None:
     engine.queue("q", max_active=3)
     engine.send_many("q", [1, 2], priority=0)
     assert engine.explain("q", engine.send("q")) == "ready: behind 2 others"
 
 
-def test_shared_places_of_a_cap_that_was_lowered(engine: Engine) -> None:
+def test_shared_permits_of_a_cap_that_was_lowered(engine: Engine) -> None:
     engine.queue("q", max_active=3)
     engine.send_many("q", [1] * 3)
     claim_all(engine)
@@ -218,13 +221,13 @@ def test_shared_places_of_a_cap_that_was_lowered(engine: Engine) -> None:
     )
 
 
-def test_a_priority_without_places(engine: Engine) -> None:
+def test_a_priority_without_permits(engine: Engine) -> None:
     engine.queue("q", max_active=10, priority_shares=[100, 0, 0, 0])
     engine.send("q", priority=1)
     message_id = engine.send("q", priority=1)
     assert engine.nothing_to_take("q")
     assert engine.explain("q", message_id) == (
-        "ready: its priority has no places: priority_shares {100,0,0,0} of max_active 10;"
+        "ready: its priority has no permits: priority_shares {100,0,0,0} of max_active 10;"
         " 2nd in line, behind 1 other"
     )
     assert engine.explain("q", engine.send("q", priority=0)) == "ready: next in line, waits for a consumer"
@@ -243,14 +246,14 @@ def test_held_back_and_paused(engine: Engine) -> None:
 # tenant_max_active
 
 
-def test_waiting_for_a_place_of_its_tenant(engine: Engine) -> None:
+def test_waiting_for_a_permit_of_its_tenant(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     ids = engine.send_many("q", [1] * 5, tenant="acme")
     let_in(engine)
     engine.send_many("q", [1] * 5, tenant="other")
     text = 'waiting: tenant "acme" has 2 of tenant_max_active 2 ready or active; '
     expected = ["next in line of its tenant", "behind 1 other of its tenant", "behind 2 others of its tenant"]
-    assert [engine.explain("q", i) for i in ids[2:]] == [text + place for place in expected]
+    assert [engine.explain("q", i) for i in ids[2:]] == [text + permit for permit in expected]
     claimed = claim_all(engine)
     assert engine.explain("q", ids[2]) == text + expected[0]
     engine.ack(claimed[0])
@@ -361,7 +364,7 @@ def test_published_under_an_old_snapshot(engine: Engine, sql: psycopg.Connection
     assert engine.explain("q", message_id) == "ready: behind 1 other"
 
 
-def test_published_under_an_old_snapshot_while_there_are_places(
+def test_published_under_an_old_snapshot_while_there_are_permits(
     engine: Engine, sql: psycopg.Connection[Any]
 ) -> None:
     engine.queue("q", tenant_max_active=2)
@@ -410,7 +413,7 @@ def test_both_caps(engine: Engine) -> None:
     for message_id in [*ids, other]:
         text = engine.explain("q", message_id)
         state = engine.state("q", message_id)
-        assert ("max_active 2: all 2 places are taken" in text) == (state == "ready")
+        assert ("max_active 2: all 2 permits are taken" in text) == (state == "ready")
         assert ("of tenant_max_active 2" in text) == (state == "waiting")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ..isolation.invariants import broken
 from .engine import Engine
-from .occupancy import active, free_places, take_all
+from .occupancy import active, free_permits, take_all
 
 Sql = psycopg.Connection[Any]
 
@@ -215,7 +215,7 @@ def test_shares_may_begin_at_any_subscript(engine18: Engine) -> None:
     engine18.query(
         "select penstock.create_queue('q', max_active => 10, priority_shares => '[0:3]={10,20,30,40}')"
     )
-    assert free_places(engine18) == {0: 1, 1: 2, 2: 3, 3: 4}
+    assert free_permits(engine18) == {0: 1, 1: 2, 2: 3, 3: 4}
 
 
 def fill(engine: Engine, **settings: Any) -> None:
@@ -253,12 +253,12 @@ def test_what_is_active_fills_the_quotas_and_no_more(
 
 
 @pytest.mark.parametrize("max_active", [1, 2, 3])
-def test_too_few_places_to_divide_are_shared_by_all_the_most_urgent_first(
+def test_too_few_permits_to_divide_are_shared_by_all_the_most_urgent_first(
     engine: Engine, max_active: int
 ) -> None:
     fill(engine, max_active=max_active)
     assert payloads(engine) == [0] * max_active
-    assert free_places(engine) == {}
+    assert free_permits(engine) == {}
     engine.value("purge_queue", "q")
     engine.send_many("q", ["normal"] * 5)
     taken = engine.take_many("q", 10)
@@ -272,7 +272,7 @@ def test_too_few_places_to_divide_are_shared_by_all_the_most_urgent_first(
 
 
 @pytest.mark.parametrize("max_active", [1, 2, 3])
-def test_the_default_priority_alone_may_have_all_of_too_few_places(engine: Engine, max_active: int) -> None:
+def test_the_default_priority_alone_may_have_all_of_too_few_permits(engine: Engine, max_active: int) -> None:
     engine.queue("q", max_active=max_active)
     engine.send_many("q", list(range(10)))
     assert payloads(engine) == list(range(max_active))
@@ -293,5 +293,5 @@ def test_a_cap_below_the_minimum_has_no_minimum(engine: Engine) -> None:
     engine.send_many("q", list(range(10)))
     assert payloads(engine) == [0, 1, 2]
     engine.queue("r", max_active=10, min_active=1000)
-    assert free_places(engine, "r") == {0: 4, 1: 3, 2: 2, 3: 1}
+    assert free_permits(engine, "r") == {0: 4, 1: 3, 2: 2, 3: 1}
     assert broken(engine.connection) == []

@@ -60,7 +60,7 @@ def test_to_declare_changes_the_cap_and_keeps_results_for_longer(engine: Engine)
     assert engine.settings("q").max_active is None
 
 
-def test_priorities_share_the_places_of_a_declared_queue(engine: Engine) -> None:
+def test_priorities_share_the_permits_of_a_declared_queue(engine: Engine) -> None:
     """All of them, not the fifth that max_active would give to priority 2 by default."""
     engine.value("declare_queue", "q", 10)
     engine.send_many("q", list(range(12)))
@@ -69,7 +69,7 @@ def test_priorities_share_the_places_of_a_declared_queue(engine: Engine) -> None
     assert (len(first), len(second)) == (5, 5)
     assert first[0].message_id == urgent
     assert engine.nothing_to_take("q")
-    assert "all 10 places are taken" in engine.explain("q", engine.send("q"))
+    assert "all 10 permits are taken" in engine.explain("q", engine.send("q"))
     engine.ack(first[0])
     assert engine.take("q").priority == 2
 
@@ -162,7 +162,7 @@ def test_release_with_a_delay_counts_no_attempt(engine: Engine, clock: Clock) ->
     assert (message.message_id, message.tenant, message.headers) == (message_id, "acme", {"h": 1})
 
 
-def test_release_with_a_delay_gives_its_places_back(engine: Engine) -> None:
+def test_release_with_a_delay_gives_its_permits_back(engine: Engine) -> None:
     engine.queue("q", max_active=1, tenant_max_active=1)
     first, second = engine.send_many("q", [1, 2], tenant="acme")
     message = engine.take("q")

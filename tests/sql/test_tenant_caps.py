@@ -13,7 +13,7 @@ from ..conftest import Connect
 from ..isolation.invariants import broken
 from .conftest import Clock
 from .engine import Engine, Row
-from .occupancy import acme, alter, at_level, free_seats, let_in, standing, take_all
+from .occupancy import acme, alter, at_level, free_tenant_permits, let_in, standing, take_all
 
 Settle = Callable[[Engine, Row], None]
 
@@ -36,7 +36,7 @@ def connect(connect18: Connect) -> Connect:
 
 @pytest.fixture(autouse=True)
 def nothing_is_broken(engine: Engine) -> Iterator[None]:
-    """At the end of each test what is free, owed and seated adds up, and all else that must hold does."""
+    """At the end of each test what is free, owed and held adds up, and all else that must hold does."""
     yield
     assert broken(engine.connection) == []
 
@@ -64,13 +64,13 @@ def test_so_many_of_a_tenant_are_ready_and_the_others_wait(
     assert standing(engine) == {"active": list(range(cap)), "waiting": list(range(cap, 8))}
 
 
-def test_each_tenant_has_its_own_seats_and_those_of_no_tenant_have_theirs(engine: Engine) -> None:
+def test_each_tenant_has_its_own_tenant_permits_and_those_of_no_tenant_have_theirs(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     tenants = ["a", "b", None, "c", "b", "a", None, None, "a", "a", "b"]
     engine.send_many("q", list(range(11)), tenants=tenants)
     assert Counter(m.tenant for m in take_all(engine)) == {"a": 2, "b": 2, None: 2, "c": 1}
     assert engine.count("waiting") == 4
-    assert free_seats(engine) == {"c": 1}
+    assert free_tenant_permits(engine) == {"c": 1}
 
 
 def test_tenants_whose_names_look_alike_are_not_one(engine: Engine) -> None:
@@ -191,7 +191,7 @@ def test_a_cap_of_one_is_an_ordered_group(engine: Engine, batch_size: int) -> No
 
 
 def test_one_that_is_published_does_not_overtake_one_that_waits(engine: Engine, connect: Connect) -> None:
-    """A seat that is free while somebody waits is theirs, not that of who comes next."""
+    """A tenant permit that is free while somebody waits is theirs, not that of who comes next."""
     engine.queue("q", tenant_max_active=1)
     acme(engine, "before")
     engine.ack(engine.take("q"))
@@ -202,7 +202,7 @@ def test_one_that_is_published_does_not_overtake_one_that_waits(engine: Engine, 
     assert engine.take("q").payload == "first"
 
 
-# how a seat is handed on
+# how a tenant permit is handed on
 
 
 def ack(engine: Engine, message: Row) -> None:
@@ -239,7 +239,9 @@ HANDING_ON: list[Settle] = [
 @pytest.mark.parametrize("retain", [0, 60])
 @pytest.mark.parametrize("settle", HANDING_ON)
 @pytest.mark.parametrize("tenant", ["acme", None])
-def test_a_seat_is_handed_on_at_once(engine: Engine, settle: Settle, tenant: str | None, retain: int) -> None:
+def test_a_tenant_permit_is_handed_on_at_once(
+    engine: Engine, settle: Settle, tenant: str | None, retain: int
+) -> None:
     engine.queue("q", tenant_max_active=1, retain_completed_seconds=retain)
     engine.send_many("q", [1, 2, 3], tenant=tenant)
     settle(engine, engine.take("q"))
@@ -247,11 +249,13 @@ def test_a_seat_is_handed_on_at_once(engine: Engine, settle: Settle, tenant: str
     assert (found["ready"], found["waiting"]) == ([2], [3])
     settle(engine, engine.take("q"))
     settle(engine, engine.take("q"))
-    assert free_seats(engine) == {tenant: 1}
+    assert free_tenant_permits(engine) == {tenant: 1}
 
 
 @pytest.mark.parametrize("settle", HANDING_ON)
-def test_a_seat_is_not_handed_on_by_who_rolls_back(engine: Engine, connect: Connect, settle: Settle) -> None:
+def test_a_tenant_permit_is_not_handed_on_by_who_rolls_back(
+    engine: Engine, connect: Connect, settle: Settle
+) -> None:
     engine.queue("q", tenant_max_active=1)
     acme(engine, 1, 2)
     message = engine.take("q")
@@ -265,7 +269,7 @@ def test_a_seat_is_not_handed_on_by_who_rolls_back(engine: Engine, connect: Conn
 
 
 @pytest.mark.parametrize("settle", ["release", "nack"])
-def test_one_that_is_ready_again_at_once_keeps_its_seat(engine: Engine, settle: str) -> None:
+def test_one_that_is_ready_again_at_once_keeps_its_tenant_permit(engine: Engine, settle: str) -> None:
     engine.queue("q", tenant_max_active=1)
     acme(engine, 1, 2)
     message = engine.take("q")
@@ -277,7 +281,7 @@ def test_one_that_is_ready_again_at_once_keeps_its_seat(engine: Engine, settle: 
 @pytest.mark.parametrize("attempts", [1, 3], ids=["last attempt", "more attempts"])
 @pytest.mark.parametrize("retry_delay", [0, 60])
 @pytest.mark.parametrize("by", ["consume", "maintain"])
-def test_a_lease_that_is_over_hands_its_seat_on(
+def test_a_lease_that_is_over_hands_its_tenant_permit_on(
     engine: Engine, clock: Clock, by: str, retry_delay: int, attempts: int
 ) -> None:
     engine.queue("q", tenant_max_active=2, max_delivery_attempts=attempts, retry_delays=[retry_delay])
@@ -310,17 +314,17 @@ def test_what_nobody_waits_for_is_free(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=3)
     acme(engine, 1)
     let_in(engine)
-    assert free_seats(engine) == {"acme": 2}
+    assert free_tenant_permits(engine) == {"acme": 2}
     engine.ack(engine.take("q"))
-    assert free_seats(engine) == {"acme": 3}
+    assert free_tenant_permits(engine) == {"acme": 3}
     acme(engine, *range(5))
-    assert free_seats(engine) == {}
+    assert free_tenant_permits(engine) == {}
 
 
 # what comes in by other ways
 
 
-def test_delayed_messages_take_seats_when_they_are_due(engine: Engine, clock: Clock) -> None:
+def test_delayed_messages_take_tenant_permits_when_they_are_due(engine: Engine, clock: Clock) -> None:
     engine.queue("q", tenant_max_active=2)
     due = engine.now() + timedelta(seconds=10)
     acme(engine, "d1", "d2", "d3", deliver_after=due)
@@ -346,13 +350,13 @@ def test_delayed_messages_that_are_due_are_found_by_consume(engine: Engine, cloc
     assert standing(engine) == {"active": [1, 2], "waiting": [3]}
 
 
-def test_retries_take_seats_when_they_are_due(engine: Engine, clock: Clock) -> None:
+def test_retries_take_tenant_permits_when_they_are_due(engine: Engine, clock: Clock) -> None:
     engine.queue("q", tenant_max_active=1, retry_delays=[10], max_delivery_attempts=0)
     acme(engine, 1, 2, 3)
     for _ in range(3):
         engine.nack(engine.take("q"))
     assert standing(engine) == {"scheduled": [1, 2, 3]}
-    assert free_seats(engine) == {"acme": 1}
+    assert free_tenant_permits(engine) == {"acme": 1}
     clock.advance(11)
     engine.maintain()
     assert standing(engine) == {"ready": [1], "waiting": [2, 3]}
@@ -360,7 +364,9 @@ def test_retries_take_seats_when_they_are_due(engine: Engine, clock: Clock) -> N
 
 
 @pytest.mark.parametrize("bring_back", [("requeue_dlq_messages",), ("add_retries", 2)])
-def test_dead_letters_that_come_back_take_seats_or_wait(engine: Engine, bring_back: tuple[Any, ...]) -> None:
+def test_dead_letters_that_come_back_take_tenant_permits_or_wait(
+    engine: Engine, bring_back: tuple[Any, ...]
+) -> None:
     engine.queue("q", tenant_max_active=2, max_delivery_attempts=1)
     engine.send_many("q", list(range(8)), tenants=["a", "b"] * 4)
     while held := take_all(engine):
@@ -428,7 +434,9 @@ def test_the_time_to_live_of_what_waits(engine: Engine, clock: Clock, by: str) -
 
 
 @pytest.mark.parametrize("by", ["consume", "maintain"])
-def test_one_whose_time_to_live_is_over_hands_its_seat_on(engine: Engine, clock: Clock, by: str) -> None:
+def test_one_whose_time_to_live_is_over_hands_its_tenant_permit_on(
+    engine: Engine, clock: Clock, by: str
+) -> None:
     """A consume that finds nothing but what is over looks again, and gets the next."""
     engine.queue("q", tenant_max_active=1)
     acme(engine, "short", ttl_seconds=10)
@@ -457,7 +465,7 @@ def test_one_that_waits_is_cancelled(engine: Engine) -> None:
     assert (engine.count("payloads"), engine.count("dedup")) == (0, 0)
 
 
-def test_one_that_is_ready_and_cancelled_hands_its_seat_on(engine: Engine) -> None:
+def test_one_that_is_ready_and_cancelled_hands_its_tenant_permit_on(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     ids = acme(engine, *range(5))
     let_in(engine)
@@ -466,7 +474,7 @@ def test_one_that_is_ready_and_cancelled_hands_its_seat_on(engine: Engine) -> No
     for message_id in ids:
         engine.value("cancel_message", "q", message_id)
     assert standing(engine) == {}
-    assert free_seats(engine) == {"acme": 2}
+    assert free_tenant_permits(engine) == {"acme": 2}
 
 
 def test_the_dedup_key_of_what_waits_is_held(engine: Engine) -> None:
@@ -483,13 +491,13 @@ def test_the_dedup_key_of_what_waits_is_held(engine: Engine) -> None:
     assert engine.send("q", 6, dedup_key="k") > waits
 
 
-def test_a_key_that_is_refused_takes_no_seat(engine: Engine) -> None:
+def test_a_key_that_is_refused_takes_no_tenant_permit(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     acme(engine, 1, dedup_key="k")
     let_in(engine)
     for _ in range(5):
         acme(engine, "refused", dedup_key="k")
-    assert free_seats(engine) == {"acme": 1}
+    assert free_tenant_permits(engine) == {"acme": 1}
     acme(engine, 2, "refused", 3, dedup_keys=["l", "k", "m"])
     assert standing(engine) == {"ready": [1, 2], "waiting": [3]}
 
@@ -535,7 +543,7 @@ def test_errors_and_attempts_of_what_waits_are_kept(engine: Engine, clock: Clock
 
 
 @pytest.mark.parametrize("purge", ["purge_queue", "purge_all_messages"])
-def test_purge_takes_what_waits_and_gives_all_seats_back(engine: Engine, purge: str) -> None:
+def test_purge_takes_what_waits_and_gives_all_tenant_permits_back(engine: Engine, purge: str) -> None:
     engine.queue("q", tenant_max_active=2)
     large = "x" * 5000
     engine.send_many("q", [large] * 10, tenants=["a", "b"] * 5, dedup_keys=[str(n) for n in range(10)])

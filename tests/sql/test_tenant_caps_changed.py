@@ -10,7 +10,7 @@ import pytest
 from ..conftest import Connect
 from ..isolation.invariants import broken
 from .engine import Engine
-from .occupancy import acme, alter, at_level, free_seats, let_in, standing, take_all
+from .occupancy import acme, alter, at_level, free_tenant_permits, let_in, standing, take_all
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def connect(connect18: Connect) -> Connect:
 
 @pytest.fixture(autouse=True)
 def nothing_is_broken(engine: Engine) -> Iterator[None]:
-    """At the end of each test what is free, owed and seated adds up, and all else that must hold does."""
+    """At the end of each test what is free, owed and held adds up, and all else that must hold does."""
     yield
     assert broken(engine.connection) == []
 
@@ -96,7 +96,7 @@ def test_a_cap_that_is_lowered_and_raised_again(engine: Engine) -> None:
 
 
 @strict
-def test_seats_that_an_old_snapshot_gives_back_pay_what_is_owed(
+def test_tenant_permits_that_an_old_snapshot_gives_back_pay_what_is_owed(
     engine: Engine, connect: Connect, level: str
 ) -> None:
     engine.queue("q", tenant_max_active=4)
@@ -155,7 +155,7 @@ def test_what_waits_comes_in_when_the_cap_is_taken_away(engine: Engine, by: str)
     assert [m.payload for m in taken if m.tenant == "b"] == [3, 5, 7, 9]
     for message in (*held, *taken):
         assert engine.ack(message)
-    for table in ("places", "tenants", "waiting"):
+    for table in ("permits", "tenants", "waiting"):
         assert engine.count(table) == 0, table
 
 
@@ -167,7 +167,7 @@ def test_a_cap_that_is_taken_away_and_set_again(engine: Engine) -> None:
     second = engine.take_many("q", 3)
     alter(engine, tenant_max_active=2)
     assert engine.nothing_to_take("q")
-    assert free_seats(engine)["acme"] == -2
+    assert free_tenant_permits(engine)["acme"] == -2
     for message in (*first, *second[:2]):
         engine.ack(message)
     assert [m.payload for m in take_all(engine)] == [4]
@@ -235,7 +235,7 @@ def test_what_is_published_under_an_old_snapshot_is_found_by_the_next_consume(
 
 @strict
 @pytest.mark.parametrize("settle", ["ack", "nack", "nack with delay", "release", "reject"])
-def test_seats_come_back_from_every_isolation_level(
+def test_tenant_permits_come_back_from_every_isolation_level(
     engine: Engine, connect: Connect, level: str, settle: str
 ) -> None:
     engine.queue("q", tenant_max_active=1, max_delivery_attempts=0)
@@ -284,13 +284,13 @@ def test_tenants_that_are_long_gone_are_forgotten(engine: Engine) -> None:
             engine.ack(message)
     engine.query("select setval('penstock.message_ids', 100000)")
     engine.value("raise_floor", "q")
-    assert engine.query("select tenant, seats from penstock.tenants") == [("t7", 2)]
-    assert free_seats(engine) == {"t7": 1}
+    assert engine.query("select tenant, permits from penstock.tenants") == [("t7", 2)]
+    assert free_tenant_permits(engine) == {"t7": 1}
     engine.send_many("q", tenants * 3, tenants=tenants * 3)
     assert Counter(m.tenant for m in take_all(engine)) == Counter(tenants * 2) - Counter(["t7"])
 
 
-def test_seats_are_found_after_the_floor_was_raised(engine: Engine) -> None:
+def test_tenant_permits_are_found_after_the_floor_was_raised(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     for _ in range(10):
         acme(engine, *range(4))
@@ -301,7 +301,7 @@ def test_seats_are_found_after_the_floor_was_raised(engine: Engine) -> None:
         for message in take_all(engine):
             engine.ack(message)
     assert standing(engine) == {}
-    assert free_seats(engine)["acme"] == 2
+    assert free_tenant_permits(engine)["acme"] == 2
 
 
 def test_get_message_and_list_messages_know_what_waits(engine: Engine) -> None:

@@ -81,7 +81,7 @@ def paused(facts: Facts, limits: Limits) -> Iterator[Finding]:
         if queue.paused_at is None:
             continue
         lasts = (now - queue.paused_at).total_seconds()
-        number = (queue.ready_count or 0) + (queue.seatless_count or 0)
+        number = (queue.ready_count or 0) + (queue.without_permit_count or 0)
         if not number or lasts < limits.patience:
             continue
         fine = False

@@ -1,4 +1,4 @@
--- Roles: which role may call what. The one place that says so; nobody has a privilege on a table.
+-- Roles: which role may call what. The one permit that says so; nobody has a privilege on a table.
 --
 -- penstock_admin may call everything here and is a member of the other three. A function whose name begins with an
 -- underscore is internal: no role may call it. Whoever installs without the right to create roles gets the grants to

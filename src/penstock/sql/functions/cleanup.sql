@@ -14,7 +14,7 @@ declare
     ranks bigint[];
     key text;
     is_large boolean;
-    seat text;
+    tenant_permit text;
 begin
     if penstock._capped(queue) then
         perform penstock._lock_queue(queue);
@@ -30,7 +30,7 @@ begin
         for p in 0..3 loop
             delete from penstock.ready r
             where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1] and r.id = message_id
-            returning r.dedup_key, r.large, case when r.seated then r.tenant end into key, is_large, seat;
+            returning r.dedup_key, r.large, case when r.holds_tenant_permit then r.tenant end into key, is_large, tenant_permit;
             exit when is_large is not null;
         end loop;
     end if;
@@ -40,8 +40,8 @@ begin
     if is_large then
         perform penstock._free_payloads(queue, array[message_id]);
     end if;
-    if seat is not null then
-        perform penstock._make_room(queue, null, array[seat]);
+    if tenant_permit is not null then
+        perform penstock._make_room(queue, null, array[tenant_permit]);
     end if;
     return is_large is not null;
 end
@@ -55,7 +55,7 @@ as $$
 #variable_conflict use_variable
 declare
     purged bigint := 0;
-    gone record;
+    removed record;
 begin
     -- The queue's lock exclusively, so that nothing comes back; then one after the other, in the order in which messages
     -- move: what a claim took meanwhile is found in active.
@@ -66,35 +66,35 @@ begin
             with deleted as (delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large, r.dedup_key)
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
-            into gone from deleted d;
+            into removed from deleted d;
         elsif state = 2 then
             with deleted as (delete from penstock.scheduled s where s.queue_id = queue_id returning s.id, s.large, s.dedup_key)
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
-            into gone from deleted d;
+            into removed from deleted d;
         elsif state = 3 then
             with deleted as (delete from penstock.waiting w where w.queue_id = queue_id returning w.id, w.large, w.dedup_key)
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
-            into gone from deleted d;
+            into removed from deleted d;
         else
-            with deleted as (delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key, a.place)
+            with deleted as (delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key, a.permit)
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys,
-                array_agg(d.place) filter (where d.place is not null) as places
-            into gone from deleted d;
-            -- Nobody is left who could hold a seat: all tenants have theirs again.
-            delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14, 24);
+                array_agg(d.permit) filter (where d.permit is not null) as permits
+            into removed from deleted d;
+            -- Nobody is left who could hold a tenant_permit: all tenants have theirs again.
+            delete from penstock.permits p where p.queue_id = queue_id and p.kind in (4, 14, 24);
             delete from penstock.tenants t where t.queue_id = queue_id;
             delete from penstock.line_checks c where c.queue_id = queue_id;
-            if gone.places is not null then
-                perform penstock._return_places(queue_id, gone.places);
+            if removed.permits is not null then
+                perform penstock._return_permits(queue_id, removed.permits);
             end if;
         end if;
-        purged := purged + coalesce(cardinality(gone.ids), 0);
-        perform penstock._free_dedup_keys(queue_id, gone.keys, gone.ids);
-        if gone.large_ids is not null then
-            perform penstock._free_payloads(queue_id, gone.large_ids);
+        purged := purged + coalesce(cardinality(removed.ids), 0);
+        perform penstock._free_dedup_keys(queue_id, removed.keys, removed.ids);
+        if removed.large_ids is not null then
+            perform penstock._free_payloads(queue_id, removed.large_ids);
         end if;
     end loop;
     return purged;

@@ -19,7 +19,7 @@ comment on function penstock._check_consume(text, int, int) is 'Says what is wro
 -- Rows are locked first, then exactly those are deleted. The ctid of a row that this transaction has locked cannot
 -- change, and ready rows are never updated; the + 0 keeps the planner from an index instead. A claim takes no lock that anybody waits for, and waits for none.
 -- The lateral join goes through the priorities in order and stops as soon as there are enough. In a queue with a cap the rows have
--- been locked before, with a place for each (places.sql).
+-- been locked before, with a permit for each (permits.sql).
 create or replace function penstock.consume_messages_batch(
     queue_name text,
     consumer_token text default null,
@@ -45,7 +45,7 @@ declare
     lease_end timestamptz;
     most int;
     pooled boolean;
-    has_aside boolean;
+    has_waiting boolean;
     has_lines boolean;
     is_denied boolean;
     rows tid[];
@@ -60,7 +60,7 @@ begin
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
         q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null,
         q.plain_tops is not null, q.consumers is not null and not penstock._may(q.consumers)
-    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_aside, has_lines, is_denied
+    into queue_id, kept_until, paused, lease, backoff, most, pooled, has_waiting, has_lines, is_denied
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= at then
         perform penstock._unknown_queue(queue_name);
@@ -98,23 +98,23 @@ begin
                 order by r.rank, r.id limit missing for update skip locked
             ) r
             limit missing
-        ), gone as (
+        ), removed as (
             delete from penstock.ready r
             where r.queue_id + 0 = queue_id and r.ctid = any(coalesce(rows, array(select l.row from living l))) returning r.*
         )
         insert into penstock.active as a
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, place, large, seated, vt, claimed_at, published_at, expires_at,
+            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, permit, large, holds_tenant_permit, vt, claimed_at, published_at, expires_at,
              lifetime, tenant, token, dedup_key, headers, payload, body, errors)
         select
             queue_id, queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit,
-            case when not pooled then g.priority when pooled then 0 end, g.large, g.seated,
+            case when not pooled then g.priority when pooled then 0 end, g.large, g.holds_tenant_permit,
             -- The lease grows with each attempt by the queue's factor, to 30 days at the most.
             case
                 when backoff = 1 then lease_end
                 else at + make_interval(secs => least(lease * power(backoff, least(g.attempts, 100)), 2592000))
             end,
             at, g.published_at, g.expires_at, g.lifetime, g.tenant, token, g.dedup_key, g.headers, g.payload, g.body, g.errors
-        from gone g order by g.priority, g.rank, g.id
+        from removed g order by g.priority, g.rank, g.id
         returning
             a.id, queue_name,
             case when a.large then (select p.payload from penstock.payloads p where p.id = a.id) else a.payload end,
@@ -125,12 +125,12 @@ begin
         missing := missing - got;
         exit when missing = 0 or look = 2;
         -- Less than asked for: take back what nobody holds any more and promote what is due, then look again.
-        exit when not penstock._sweep_due(queue_id, at, has_aside, missing);
+        exit when not penstock._sweep_due(queue_id, at, has_waiting, missing);
     end loop;
 end
 $$;
 comment on function penstock.consume_messages_batch(text, text, int, int) is
-    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. In a queue with max_active at most half of that, and as many of each priority as have a place. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given. lost_deliveries: how many deliveries in a row ended because the lease ran out. queue_capped: the queue has max_active, so there may be more than was claimed.';
+    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. In a queue with max_active at most half of that, and as many of each priority as have a permit. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given. lost_deliveries: how many deliveries in a row ended because the lease ran out. queue_capped: the queue has max_active, so there may be more than was claimed.';
 
 create or replace function penstock.consume_message(
     queue_name text,
@@ -155,9 +155,9 @@ declare
     moved bigint;
     keys text[];
     ids bigint[];
-    seats text[];
+    tenant_permits text[];
 begin
-    with gone as (
+    with removed as (
         delete from penstock.ready r
         where r.queue_id + 0 = queue_id and r.ctid = any(rows) and coalesce(r.expires_at, 'infinity') <= at returning r.*
     ), buried as (
@@ -167,14 +167,14 @@ begin
         select
             queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
-        from gone g
+        from removed g
     )
     select
-        count(*), array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.tenant) filter (where g.seated)
-    into moved, ids, keys, seats from gone g;
+        count(*), array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+    into moved, ids, keys, tenant_permits from removed g;
     perform penstock._free_dedup_keys(queue_id, keys, ids);
-    if seats is not null then
-        perform penstock._return_seats(queue_id, seats);
+    if tenant_permits is not null then
+        perform penstock._return_tenant_permits(queue_id, tenant_permits);
     end if;
     return moved;
 end
@@ -190,7 +190,7 @@ declare
     moved bigint;
     keys text[];
 begin
-    with gone as (
+    with removed as (
         delete from penstock.scheduled s
         where s.queue_id = queue_id and s.id = any(ids) and coalesce(s.expires_at, 'infinity') <= at returning s.*
     ), buried as (
@@ -200,9 +200,9 @@ begin
         select
             queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
-        from gone g
+        from removed g
     )
-    select count(*), array_agg(g.dedup_key) filter (where g.dedup_key is not null) into moved, keys from gone g;
+    select count(*), array_agg(g.dedup_key) filter (where g.dedup_key is not null) into moved, keys from removed g;
     perform penstock._free_dedup_keys(queue_id, keys, ids);
     return moved;
 end

@@ -92,7 +92,7 @@ comment on function penstock.list_dlq_messages(text, int, text, boolean) is
     'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors; by queue and id, or those that died last first. For the next page pass the cursor of the last row as after. In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
 
 -- With the queue's lock held. In two steps, for the reason that dedup.sql gives.
-create or replace function penstock._take_dedup_keys_again(queue_id int, ids bigint[], at timestamptz) returns void
+create or replace function penstock._retake_dedup_keys(queue_id int, ids bigint[], at timestamptz) returns void
 language plpgsql
 set enable_hashjoin = on
 as $$
@@ -126,7 +126,7 @@ begin
     on conflict do nothing;
 end
 $$;
-comment on function penstock._take_dedup_keys_again(int, bigint[], timestamptz) is
+comment on function penstock._retake_dedup_keys(int, bigint[], timestamptz) is
     'Takes the dedup keys of dead letters that are brought back, as far as no other unfinished message holds them.';
 
 -- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting. Hundreds of thousands may
@@ -146,7 +146,7 @@ declare
     cap int;
     tenants text[];
     priorities int[];
-    seated boolean[];
+    holds_tenant_permit boolean[];
     most int;
     name text;
     wakes boolean;
@@ -158,39 +158,39 @@ begin
     select array_agg(d.id), array_agg(d.tenant), array_agg(d.priority) into ids, tenants, priorities
     from (select d.id, d.tenant, d.priority from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) order by d.id) d;
     -- Before the ranks are looked up: a message that this ends may make room for another one.
-    perform penstock._take_dedup_keys_again(queue_id, ids, at);
+    perform penstock._retake_dedup_keys(queue_id, ids, at);
     floor_ranks := penstock._floor(queue_id);
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     last_ranks := penstock._last_ranks(queue_id, floor_ranks);
     last_id := penstock._last_id();
     if floor_ranks is null and plain_tops is not null then
-        seated := array_fill(false, array[cardinality(ids)]);
+        holds_tenant_permit := array_fill(false, array[cardinality(ids)]);
     elsif cap is not null then
-        seated := penstock._seat(queue_id, cap, tenants);
+        holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, tenants);
     end if;
-    with gone as (
+    with removed as (
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
     ), judged as materialized (
         select
-            x.*, plain_tops is not null or x.tenant <> '' as fair, coalesce(m.seated, false) as seated, seated is not null and not m.seated as waits,
-            row_number() over (partition by x.priority, x.tenant, m.seated order by x.id) as nth,
-            case when more_attempts is null then 0 else x.attempts end as attempts_again,
-            case when most is null or x.attempts + more_attempts > most then x.attempts + more_attempts end as limit_again,
-            coalesce(x.lifetime, x.expires_at - x.published_at) as lifetime_again,
-            (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key and k.id = x.id) as key_again
-        from gone x join unnest(ids, seated) m(id, seated) on m.id = x.id
+            x.*, plain_tops is not null or x.tenant <> '' as ranked_by_tenant, coalesce(m.holds_tenant_permit, false) as holds_tenant_permit, holds_tenant_permit is not null and not m.holds_tenant_permit as waits,
+            row_number() over (partition by x.priority, x.tenant, m.holds_tenant_permit order by x.id) as nth,
+            case when more_attempts is null then 0 else x.attempts end as new_attempts,
+            case when most is null or x.attempts + more_attempts > most then x.attempts + more_attempts end as new_limit,
+            coalesce(x.lifetime, x.expires_at - x.published_at) as new_lifetime,
+            (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key and k.id = x.id) as kept_key
+        from removed x join unnest(ids, holds_tenant_permit) m(id, holds_tenant_permit) on m.id = x.id
         order by x.id
-    ), aside as (
+    ), to_waiting as (
         insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
-            queue_id, queue_id, g.id, g.priority, true, nextval('penstock.message_ids'), g.attempts_again, g.limit_again, g.large, g.published_at,
-            at + g.lifetime_again, g.lifetime_again, g.tenant, g.key_again, g.headers, g.payload, g.body, g.errors
+            queue_id, queue_id, g.id, g.priority, false, nextval('penstock.message_ids'), g.new_attempts, g.new_limit, g.large, g.published_at,
+            at + g.new_lifetime, g.new_lifetime, g.tenant, g.kept_key, g.headers, g.payload, g.body, g.errors
         from judged g where g.waits
     ), put as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, published_at, expires_at, lifetime, tenant, dedup_key,
              headers, payload, body, errors)
         select
             queue_id, g.priority,
@@ -198,21 +198,21 @@ begin
                 g.nth + max(
                     case
                         when g.nth = 1 and floor_ranks is not null
-                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
+                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.ranked_by_tenant, next_ranks, last_ranks, plain_tops)
                     end
                 ) over (partition by g.priority, g.tenant),
                 last_id + g.nth
             ),
-            g.id, g.attempts_again, g.limit_again, g.large, g.fair, g.seated, g.published_at, at + g.lifetime_again, g.lifetime_again, g.tenant,
-            g.key_again, g.headers, g.payload, g.body, g.errors
+            g.id, g.new_attempts, g.new_limit, g.large, g.ranked_by_tenant, g.holds_tenant_permit, g.published_at, at + g.new_lifetime, g.new_lifetime, g.tenant,
+            g.kept_key, g.headers, g.payload, g.body, g.errors
         from judged g where not g.waits
         returning rank
     )
-    select (select count(*) from gone), (select max(p.rank) from put p) into revived, top_rank;
+    select (select count(*) from removed), (select max(p.rank) from put p) into revived, top_rank;
     perform penstock._cover(top_rank);
-    if seated is not null then
+    if holds_tenant_permit is not null then
         perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
-        from unnest(tenants, priorities, seated) m(tenant, priority, seated) where not m.seated;
+        from unnest(tenants, priorities, holds_tenant_permit) m(tenant, priority, holds_tenant_permit) where not m.holds_tenant_permit;
     end if;
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);
@@ -316,10 +316,10 @@ begin
     if ids is null then
         return 0;
     end if;
-    with gone as (
+    with removed as (
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.id, d.large
     )
-    select array_agg(g.id) filter (where g.large) into large_ids from gone g;
+    select array_agg(g.id) filter (where g.large) into large_ids from removed g;
     if large_ids is not null then
         perform penstock._free_payloads(queue_id, large_ids);
     end if;

@@ -301,13 +301,13 @@ as $$
         left join checks c on c.tenant = l.tenant
         where w.published_at is not null
             and (
-                q.cap is null or penstock._seats_of(_neglected_lines.queue_id, l.tenant) is distinct from q.cap
-                or penstock._has_free_seat(_neglected_lines.queue_id, l.tenant, 0)
+                q.cap is null or penstock._tenant_permits_of(_neglected_lines.queue_id, l.tenant) is distinct from q.cap
+                or penstock._has_free_tenant_permit(_neglected_lines.queue_id, l.tenant, 0)
             )
     )
     select count(*), min(n.since) from neglected n
 $$;
-comment on function penstock._neglected_lines(int, int) is 'How many tenants have a message waiting and a free place, and since when.';
+comment on function penstock._neglected_lines(int, int) is 'How many tenants have a message waiting and a free permit, and since when.';
 
 create or replace function penstock._diagnose_queue(queue_id int, queue_name text, paused_at timestamptz, at timestamptz, until timestamptz) returns penstock.queue_diagnosis
 language plpgsql
@@ -360,7 +360,7 @@ begin
         found_here.waiting_since := least(found_here.waiting_since, first);
         found_here.last_settled_at := greatest(found_here.last_settled_at, tried);
     end loop;
-    select count(*) into found_here.seatless_count
+    select count(*) into found_here.without_permit_count
     from (
         select from penstock.waiting w where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit most
     ) w;
@@ -429,7 +429,7 @@ begin
 end
 $$;
 comment on function penstock.diagnose_queues() is
-    'How each queue is. Counts stop at 1000 (dead_day_before at 24000). ready_count: what may be claimed, in each priority up to 1000; waiting_since: when the oldest of those was published. seatless_count: what waits for a place of its tenant. neglected_count, neglected_since: tenants that have a message waiting although a place of theirs is free, for longer than a moment where no session looks. overdue_count, overdue_since: what is due and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet. active_count: leases that run. last_claimed_at: of what is leased; last_settled_at: the last sign of a consumer among the latest that are done, dead or to be tried again. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before that. probe_ms, probe_blocks: what it took to find the first message of each priority as a claim does, in milliseconds and in blocks of the table; floor_behind: by how much the floor could rise, in ranks. It takes a second or so at the most; of queues that were left out then is_probed is false, and the rest null.';
+    'How each queue is. Counts stop at 1000 (dead_day_before at 24000). ready_count: what may be claimed, in each priority up to 1000; waiting_since: when the oldest of those was published. without_permit_count: what waits for a permit of its tenant. neglected_count, neglected_since: tenants that have a message waiting although a permit of theirs is free, for longer than a moment where no session looks. overdue_count, overdue_since: what is due and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet. active_count: leases that run. last_claimed_at: of what is leased; last_settled_at: the last sign of a consumer among the latest that are done, dead or to be tried again. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before that. probe_ms, probe_blocks: what it took to find the first message of each priority as a claim does, in milliseconds and in blocks of the table; floor_behind: by how much the floor could rise, in ranks. It takes a second or so at the most; of queues that were left out then is_probed is false, and the rest null.';
 
 -- A step for each queue and task that has parked messages, in the order of the index.
 create or replace function penstock.diagnose_parked() returns setof penstock.parked_diagnosis

@@ -1,4 +1,4 @@
--- Diagnosis of tasks: messages that are leased and not run, priorities without places, groups that cannot complete.
+-- Diagnosis of tasks: messages that are leased and not run, priorities without permits, groups that cannot complete.
 
 -- The leases that end first, up to 1000 of each queue. A worker tells every ten seconds what it runs, 100 at the most: one that tells so
 -- many is left out. A lease counts when it is older than what the worker told last.
@@ -40,7 +40,7 @@ $$;
 comment on function penstock.diagnose_leases() is
     'Messages that a live worker has held for a minute or longer and does not run, by worker (consumer: as in list_workers()) and queue: idle_count, and idle_since, when the first of them was claimed. Of each queue up to 1000 leases are looked at, and workers that run 100 tasks or more are left out. It takes a second or so at the most.';
 
--- Priorities that share all places (one quota) are not looked at.
+-- Priorities that share all permits (one quota) are not looked at.
 create or replace function penstock.diagnose_priorities() returns setof penstock.priority_diagnosis
 language sql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -60,7 +60,7 @@ as $$
     where cardinality(q.quotas) = 4 and p.quota = 0 and r.n > 0 and (q.publishers is null or penstock._may(q.consumers || q.viewers))
 $$;
 comment on function penstock.diagnose_priorities() is
-    'Priorities of queues with max_active that have no place at all, and messages that are ready: these are never claimed. ready_count: how many, up to 1000; waiting_since: when the oldest of them was published. With the settings that make it so.';
+    'Priorities of queues with max_active that have no permit at all, and messages that are ready: these are never claimed. ready_count: how many, up to 1000; waiting_since: when the oldest of them was published. With the settings that make it so.';
 
 -- Oldest first. Members among the dead letters are found from the latest 1000 dead letters of each queue.
 create or replace function penstock.diagnose_groups() returns setof penstock.group_diagnosis

@@ -82,9 +82,9 @@ begin
         return null;
     end if;
     return (
-        select case when count(*) = 300 and bool_and(r.fair) then plain_top else max(r.rank) filter (where not r.fair) end
+        select case when count(*) = 300 and bool_and(r.ranked_by_tenant) then plain_top else max(r.rank) filter (where not r.ranked_by_tenant) end
         from (
-            select r.rank, r.fair from penstock.ready r
+            select r.rank, r.ranked_by_tenant from penstock.ready r
             where r.queue_id = queue_id and r.priority = priority and r.rank > next_rank and r.rank <= plain_top
             order by r.rank desc, r.id desc limit 300
         ) r
@@ -95,17 +95,17 @@ comment on function penstock._plain_top(int, int, bigint, bigint) is
     'The last rank of what waits since before ranks went by tenant; null where nothing does.';
 
 create or replace function penstock._last_rank(
-    queue_id int, priority smallint, tenant text, fair boolean, next_ranks bigint[], last_ranks bigint[], plain_tops bigint[]
+    queue_id int, priority smallint, tenant text, ranked_by_tenant boolean, next_ranks bigint[], last_ranks bigint[], plain_tops bigint[]
 ) returns bigint
 language sql stable
 as $$
     select case
-        when fair then greatest(
+        when ranked_by_tenant then greatest(
             next_ranks[priority + 1],
             case when tenant = '' then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], next_ranks[priority + 1]) end,
             (
                 select r.rank from penstock.ready r
-                where r.fair and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
+                where r.ranked_by_tenant and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
                     and r.priority = _last_rank.priority and r.rank > next_ranks[_last_rank.priority + 1]
                 order by r.rank desc limit 1
             )
@@ -122,7 +122,7 @@ comment on function penstock._last_rank(int, smallint, text, boolean, bigint[], 
 -- With tenants: behind the first in line, in front of what the tenant has waiting, and behind those of the tenant that came back
 -- before: a tenant takes no more than one turn more than others.
 create or replace function penstock._back_ranks(
-    queue_id int, priority smallint, tenant text, fair boolean, to_front boolean, floor_rank bigint, n int
+    queue_id int, priority smallint, tenant text, ranked_by_tenant boolean, to_front boolean, floor_rank bigint, n int
 ) returns bigint[]
 language plpgsql stable
 as $$
@@ -135,15 +135,15 @@ declare
     );
     last bigint;
 begin
-    if to_front and not fair then
+    if to_front and not ranked_by_tenant then
         return array_fill(head, array[n]);
     end if;
     last := (
         select r.rank from penstock.ready r
-        where r.again and r.tenant = tenant and r.queue_id = queue_id and r.priority = priority and r.rank >= head
+        where r.redelivered and r.tenant = tenant and r.queue_id = queue_id and r.priority = priority and r.rank >= head
         order by r.rank desc limit 1
     );
-    if fair then
+    if ranked_by_tenant then
         return array(select 1 + coalesce(last, head, floor_rank) + i from generate_series(0, n - 1) i);
     end if;
     return array(
@@ -210,7 +210,7 @@ as $$
 declare
     newest penstock.floors;
     raised bigint[];
-    aside bigint[];
+    raised_waiting bigint[];
     head bigint;
     top bigint;
 begin
@@ -237,24 +237,24 @@ begin
         order by r.rank, r.id limit 1;
         raised[p + 1] := greatest(newest.ranks[p + 1], coalesce(head, top));
     end loop;
-    select penstock._raise_aside(newest, top) into aside
+    select penstock._raise_waiting(newest, top) into raised_waiting
     from penstock.queues q where q.id = _raise_floor.queue_id and (q.quotas is not null or q.plain_tops is not null);
-    if raised = newest.ranks and (aside is null or aside = array[newest.waiting_rank] || newest.place_ranks || newest.check_rank) then
+    if raised = newest.ranks and (raised_waiting is null or raised_waiting = array[newest.waiting_rank] || newest.permit_ranks || newest.check_rank) then
         return false;
     end if;
-    newest.waiting_rank := coalesce(aside[1], newest.waiting_rank);
-    newest.place_ranks := coalesce(aside[2:6], newest.place_ranks);
-    newest.check_rank := coalesce(aside[7], newest.check_rank);
+    newest.waiting_rank := coalesce(raised_waiting[1], newest.waiting_rank);
+    newest.permit_ranks := coalesce(raised_waiting[2:6], newest.permit_ranks);
+    newest.check_rank := coalesce(raised_waiting[7], newest.check_rank);
     perform penstock._append_floor(newest, raised, null, null, null, newest.passed_over);
     return true;
 end
 $$;
 comment on function penstock._raise_floor(int, boolean) is
-    'Raises the floor of a queue to its first living row, or to the last id where it is empty; so with what waits and the free places.';
+    'Raises the floor of a queue to its first living row, or to the last id where it is empty; so with what waits and the free permits.';
 
--- The same for what stands aside of ready: what waits, the free places of each kind, the checks. Free seats of tenants that do
+-- The same for what stands aside of ready: what waits, the free permits of each kind, the checks. Free tenant_permits of tenants that do
 -- not move would hold theirs down for good: where that is far behind they are moved up, or dropped with a tenant that has them all.
-create or replace function penstock._raise_aside(newest penstock.floors, top bigint) returns bigint[]
+create or replace function penstock._raise_waiting(newest penstock.floors, top bigint) returns bigint[]
 language plpgsql
 as $$
 declare
@@ -268,20 +268,20 @@ begin
     raised[1] := greatest(newest.waiting_rank, coalesce(head, top));
     for k in 0..3 loop
         select s.rank into head
-        from penstock.places s
-        where s.queue_id = newest.queue_id and s.kind = k and s.tenant = '' and s.rank >= newest.place_ranks[k + 1]
+        from penstock.permits s
+        where s.queue_id = newest.queue_id and s.kind = k and s.tenant = '' and s.rank >= newest.permit_ranks[k + 1]
         order by s.rank limit 1;
-        raised[k + 2] := greatest(newest.place_ranks[k + 1], coalesce(head, top));
+        raised[k + 2] := greatest(newest.permit_ranks[k + 1], coalesce(head, top));
     end loop;
     for look in 1..2 loop
         select s.rank into head
-        from penstock.places s
-        where s.queue_id = newest.queue_id and s.sweep_queue_id = newest.queue_id and s.kind = 4 and s.rank >= newest.place_ranks[5]
+        from penstock.permits s
+        where s.queue_id = newest.queue_id and s.sweep_queue_id = newest.queue_id and s.kind = 4 and s.rank >= newest.permit_ranks[5]
         order by s.rank limit 1;
         exit when look = 2 or head is null or head > top - 10000;
-        perform penstock._move_seats_up(newest.queue_id, newest.place_ranks[5], top - 10000);
+        perform penstock._move_tenant_permits_up(newest.queue_id, newest.permit_ranks[5], top - 10000);
     end loop;
-    raised[6] := greatest(newest.place_ranks[5], coalesce(head, top));
+    raised[6] := greatest(newest.permit_ranks[5], coalesce(head, top));
     perform penstock._drop_full_checks(newest);
     select min(c.rank) into head
     from (values (false), (true)) s(seen_full)
@@ -294,9 +294,9 @@ begin
     return raised;
 end
 $$;
-comment on function penstock._raise_aside(penstock.floors, bigint) is 'Where what waits, the free places and the checks begin now.';
+comment on function penstock._raise_waiting(penstock.floors, bigint) is 'Where what waits, the free permits and the checks begin now.';
 
-create or replace function penstock._move_seats_up(queue_id int, from_rank bigint, to_rank bigint) returns void
+create or replace function penstock._move_tenant_permits_up(queue_id int, from_rank bigint, to_rank bigint) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -304,31 +304,31 @@ declare
     idle record;
 begin
     for idle in
-        select s.tenant, t.seats
+        select s.tenant, t.permits
         from (
             select distinct x.tenant from (
-                select p.tenant from penstock.places p
+                select p.tenant from penstock.permits p
                 where p.queue_id = queue_id and p.sweep_queue_id = queue_id and p.kind = 4 and p.rank between from_rank and to_rank
                 order by p.rank limit 100
             ) x
         ) s
         left join penstock.tenants t on t.queue_id = queue_id and t.tenant = s.tenant
     loop
-        with gone as (
-            delete from penstock.places p
+        with removed as (
+            delete from penstock.permits p
             where p.queue_id = queue_id and p.kind = 4 and p.tenant = idle.tenant and p.rank >= from_rank returning p.rank
         ), known as (
-            delete from penstock.tenants t where t.queue_id = queue_id and t.tenant = idle.tenant and t.seats = (select count(*) from gone)
-                and not exists (select from penstock.places o where o.queue_id = queue_id and o.kind = 14 and o.tenant = idle.tenant)
+            delete from penstock.tenants t where t.queue_id = queue_id and t.tenant = idle.tenant and t.permits = (select count(*) from removed)
+                and not exists (select from penstock.permits o where o.queue_id = queue_id and o.kind = 14 and o.tenant = idle.tenant)
             returning t.tenant
         )
-        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
-        select queue_id, queue_id, 4, nextval('penstock.message_ids'), idle.tenant from gone g where not exists (select from known);
+        insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
+        select queue_id, queue_id, 4, nextval('penstock.message_ids'), idle.tenant from removed g where not exists (select from known);
     end loop;
 end
 $$;
-comment on function penstock._move_seats_up(int, bigint, bigint) is
-    'Gives the oldest free seats new ranks, and forgets tenants that have all their seats free.';
+comment on function penstock._move_tenant_permits_up(int, bigint, bigint) is
+    'Gives the oldest free tenant_permits new ranks, and forgets tenants that have all their tenant_permits free.';
 
 create or replace function penstock._append_floor(
     newest penstock.floors, ranks bigint[], swept_to timestamptz, sweep_all_after timestamptz, sweep_all_cheap boolean,
@@ -337,9 +337,9 @@ create or replace function penstock._append_floor(
 language plpgsql
 as $$
 begin
-    insert into penstock.floors (queue_id, tick, previous_tick, ranks, place_ranks, waiting_rank, check_rank, swept_to, sweep_all_after, sweep_all_cheap, passed_over)
+    insert into penstock.floors (queue_id, tick, previous_tick, ranks, permit_ranks, waiting_rank, check_rank, swept_to, sweep_all_after, sweep_all_cheap, passed_over)
     values (
-        newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks, newest.place_ranks, newest.waiting_rank, newest.check_rank,
+        newest.queue_id, nextval('penstock.floor_ticks'), newest.tick, ranks, newest.permit_ranks, newest.waiting_rank, newest.check_rank,
         coalesce(_append_floor.swept_to, newest.swept_to),
         coalesce(_append_floor.sweep_all_after, newest.sweep_all_after),
         coalesce(_append_floor.sweep_all_cheap, newest.sweep_all_cheap),

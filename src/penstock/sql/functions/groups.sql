@@ -120,7 +120,7 @@ begin
                 select pg_try_advisory_xact_lock_shared(1346719315, q.id) from penstock.queues q where q.name = complete.callback_queue
             );
         end if;
-        -- One that cannot be sent, for its queue is gone or the results are too large, holds back no other.
+        -- One that cannot be sent, for its queue is removed or the results are too large, holds back no other.
         begin
             payload := complete.callback_payload;
             if complete.with_results then
@@ -184,7 +184,7 @@ $$;
 comment on function penstock.delete_group(bigint) is
     'Forgets a group: its callback is not sent. Its members stay as they are. False where there is none.';
 
--- What was committed while its group was being deleted. Results come after their group: where it cannot be seen, it is gone.
+-- What was committed while its group was being deleted. Results come after their group: where it cannot be seen, it is removed.
 create or replace function penstock._forget_group_results() returns bigint
 language plpgsql
 as $$

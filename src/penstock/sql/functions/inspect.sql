@@ -154,7 +154,7 @@ begin
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.claimed_at, m.consumer, m.errors, m.completed_at, m.result, m.headers, m.payload, m.body
         from penstock.done d where d.queue_id = queue and d.id = message_id;
         if found then m.state := 'done'; exit; end if;
-        -- It may have gone back in between, by a nack or a requeue: look once more.
+        -- It may have removed back in between, by a nack or a requeue: look once more.
     end loop;
     if m.state is null then
         return null;
@@ -193,7 +193,7 @@ begin
 end
 $$;
 comment on function penstock.get_message(text, bigint) is
-    'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is gone once the message is done. consumer: a fingerprint of the token that holds it, or held it when it was done; the same as in list_workers(). In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
+    'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is removed once the message is done. consumer: a fingerprint of the token that holds it, or held it when it was done; the same as in list_workers(). In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
 
 create or replace function penstock.get_result(queue_name text, message_id bigint) returns setof penstock.message_result
 language plpgsql volatile security definer
@@ -234,20 +234,20 @@ as $$
 $$;
 comment on function penstock._in_line(bigint) is 'The place of a message in a line, in words, by how many are before it.';
 
-create or replace function penstock._free_places(queue_id int, kind int, from_rank bigint) returns int
+create or replace function penstock._free_permits(queue_id int, kind int, from_rank bigint) returns int
 language sql stable
 as $$
     select count(*)::int
     from (
-        select from penstock.places s
-        where s.queue_id = _free_places.queue_id and s.kind = _free_places.kind and s.tenant = '' and s.rank >= from_rank
+        select from penstock.permits s
+        where s.queue_id = _free_permits.queue_id and s.kind = _free_permits.kind and s.tenant = '' and s.rank >= from_rank
         order by s.rank limit 10000
     ) s
 $$;
-comment on function penstock._free_places(int, int, bigint) is 'How many places of a kind there are; as far as 10,000.';
+comment on function penstock._free_permits(int, int, bigint) is 'How many permits of a kind there are; as far as 10,000.';
 
--- What is free, given back, or due from other priorities, less what is owed, and what is held add up to the quota (places.sql).
--- Before it are those of its priority with a lower rank, and the more urgent ones; where each priority has places of its own,
+-- What is free, given back, or due from other priorities, less what is owed, and what is held add up to the quota (permits.sql).
+-- Before it are those of its priority with a lower rank, and the more urgent ones; where each priority has permits of its own,
 -- only as many of those as have one.
 create or replace function penstock._explain_ready(q penstock.queues, message_id bigint, priority int) returns text
 language plpgsql stable
@@ -261,7 +261,7 @@ declare
     share int := q.priority_shares[priority + 1];
     quota int;
     ranks bigint[];
-    place_ranks bigint[];
+    permit_ranks bigint[];
     own_rank bigint;
     back int;
     owed int;
@@ -271,25 +271,25 @@ declare
     n bigint;
     held text;
 begin
-    select f.ranks, f.place_ranks into ranks, place_ranks from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
+    select f.ranks, f.permit_ranks into ranks, permit_ranks from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
     select r.rank into own_rank from penstock.ready r
     where r.queue_id = q.id and r.priority = priority and r.rank >= ranks[priority + 1] and r.id = message_id;
     if q.quotas is not null then
         quota := q.quotas[kind + 1];
         if quota = 0 then
-            held := format('its priority has no places: priority_shares {%s} of max_active %s', array_to_string(q.priority_shares, ','), q.max_active);
-        elsif penstock._free_places(q.id, kind, place_ranks[kind + 1]) = 0 then
-            back := penstock._free_places(q.id, kind + 20, 0);
+            held := format('its priority has no permits: priority_shares {%s} of max_active %s', array_to_string(q.priority_shares, ','), q.max_active);
+        elsif penstock._free_permits(q.id, kind, permit_ranks[kind + 1]) = 0 then
+            back := penstock._free_permits(q.id, kind + 20, 0);
             select count(*) filter (where o.kind = kind + 10), count(*) filter (where o.tenant = kind::text) into owed, due
             from (
-                select o.kind, o.tenant from penstock.places o
+                select o.kind, o.tenant from penstock.permits o
                 where o.queue_id = q.id and o.kind between 10 and 13 order by o.kind, o.tenant, o.rank limit 100000
             ) o;
             taken := quota - back - due + owed;
             held := format('held back by max_active %s: ', q.max_active);
             if not pooled then
                 held := held || format('priority %s has %s (%s percent%s), ', priority,
-                    case when quota = 1 then '1 place' else format('%s places', quota) end, share,
+                    case when quota = 1 then '1 permit' else format('%s permits', quota) end, share,
                     case when abs(quota - q.max_active * share / 100.0) >= 1 then format(', with min_active %s', q.min_active) else '' end);
             end if;
             held := held || case
@@ -298,8 +298,8 @@ begin
                     format('%s taken', taken),
                     case when due > 0 then format('%s still held by other priorities, since the cap or the shares were changed', due) end,
                     case when back > 0 then format('%s given back under REPEATABLE READ or SERIALIZABLE, free with the next consume or maintain()', back) end)
-                when quota = 1 then case when pooled then 'its only place is taken' else 'which is taken' end
-                when pooled then format('all %s places are taken', quota)
+                when quota = 1 then case when pooled then 'its only permit is taken' else 'which is taken' end
+                when pooled then format('all %s permits are taken', quota)
                 else format('all %s taken', quota)
             end;
         end if;
@@ -313,7 +313,7 @@ begin
             order by r.rank, r.id limit limit_of_count
         ) before;
         if not pooled and p < priority then
-            n := least(n, penstock._free_places(q.id, p, place_ranks[p + 1]));
+            n := least(n, penstock._free_permits(q.id, p, permit_ranks[p + 1]));
         end if;
         ahead := ahead + n;
     end loop;
@@ -327,7 +327,7 @@ $$;
 comment on function penstock._explain_ready(penstock.queues, bigint, int) is
     'Which cap holds back a ready message, and its place in line.';
 
--- Seats of a tenant that nobody has come for since the cap was changed are still those of the old cap: what counts is who is seated.
+-- Seats of a tenant that nobody has come for since the cap was changed are still those of the old cap: what counts is who is holds_tenant_permit.
 create or replace function penstock._explain_waiting(q penstock.queues, message_id bigint, tenant text) returns text
 language plpgsql stable
 as $$
@@ -337,47 +337,47 @@ declare
     limit_of_count constant int := 10000;
     who text := case when tenant = '' then 'what belongs to no tenant' else format('tenant "%s"', tenant) end;
     from_rank bigint;
-    seats_from bigint;
+    tenant_permits_from bigint;
     own record;
     ahead bigint;
-    seats int;
-    seated int;
+    tenant_permits int;
+    holds_tenant_permit int;
 begin
     if q.tenant_max_active is null then
         return 'waiting: published or given back under REPEATABLE READ or SERIALIZABLE, or tenant_max_active was taken away: maintain(), or a consume that finds too little, lets it in';
     end if;
-    select f.waiting_rank, f.place_ranks[5] into from_rank, seats_from from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
-    select w.priority * 2 + w.fresh::int as line, w.rank into own from penstock.waiting w where w.queue_id = q.id and w.id = message_id;
+    select f.waiting_rank, f.permit_ranks[5] into from_rank, tenant_permits_from from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
+    select w.priority * 2 + (not w.redelivered)::int as line, w.rank into own from penstock.waiting w where w.queue_id = q.id and w.id = message_id;
     select count(*) into ahead
     from (
         select from generate_series(0, own.line) line
         cross join lateral (
             select from penstock.waiting w
-            where w.queue_id = q.id and w.tenant = tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
+            where w.queue_id = q.id and w.tenant = tenant and w.priority = line / 2 and w.redelivered = (line % 2 = 0) and w.rank >= from_rank
                 and (line < own.line or w.rank < own.rank) and (w.expires_at is null or w.expires_at > at)
             order by w.rank limit limit_of_count
         ) x
         limit limit_of_count
     ) before;
-    select t.seats into seats from penstock.tenants t where t.queue_id = q.id and t.tenant = tenant;
-    select coalesce(seats, 0) - count(*) filter (where s.kind in (4, 24)) + count(*) filter (where s.kind = 14) into seated
+    select t.permits into tenant_permits from penstock.tenants t where t.queue_id = q.id and t.tenant = tenant;
+    select coalesce(tenant_permits, 0) - count(*) filter (where s.kind in (4, 24)) + count(*) filter (where s.kind = 14) into holds_tenant_permit
     from generate_series(4, 24, 10) k
     cross join lateral (
-        select k as kind from penstock.places s
-        where s.queue_id = q.id and s.kind = k and s.tenant = tenant and s.rank >= case when k = 4 then seats_from else 0 end
+        select k as kind from penstock.permits s
+        where s.queue_id = q.id and s.kind = k and s.tenant = tenant and s.rank >= case when k = 4 then tenant_permits_from else 0 end
         order by s.rank limit limit_of_count
     ) s;
     return case
-        when ahead < q.tenant_max_active - seated then format(
-            'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', who, seated, q.tenant_max_active)
-        else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', who, seated, q.tenant_max_active,
-            case when seated > q.tenant_max_active then ', since the cap was lowered' else '' end)
+        when ahead < q.tenant_max_active - holds_tenant_permit then format(
+            'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', who, holds_tenant_permit, q.tenant_max_active)
+        else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', who, holds_tenant_permit, q.tenant_max_active,
+            case when holds_tenant_permit > q.tenant_max_active then ', since the cap was lowered' else '' end)
             || case when ahead = 0 then 'next in line' else penstock._others(ahead) end || ' of its tenant'
     end;
 end
 $$;
 comment on function penstock._explain_waiting(penstock.queues, bigint, text) is
-    'Why a message waits for a place of its tenant, and its place in that line.';
+    'Why a message waits for a permit of its tenant, and its place in that line.';
 
 create or replace function penstock._explain_expired(expires_at timestamptz, sweeper text) returns text
 language sql stable
@@ -394,7 +394,7 @@ begin
     return case
         when m.expires_at <= at then penstock._explain_expired(m.expires_at, case when m.due_at <= at then sweeper else 'maintain()' end)
         when m.due_at <= at then format('due since %s: %s makes it ready', date_trunc('second', m.due_at), sweeper)
-            || case when q.tenant_max_active is null then '' else ', or has it wait for a place of its tenant' end
+            || case when q.tenant_max_active is null then '' else ', or has it wait for a permit of its tenant' end
         else case
             when parked_as is not null then format(
                 'parked: the worker that claimed it %s; a worker that can run it takes it out, else it is ready again at %s',

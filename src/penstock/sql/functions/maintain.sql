@@ -165,12 +165,12 @@ declare
     candidates bigint[];
     removed bigint;
 begin
-    with gone as (
+    with removed as (
         delete from penstock.payload_orphans o
         where o.ctid = any(array(select x.ctid from penstock.payload_orphans x limit 10000 for update skip locked))
         returning o.payload_id
     )
-    select array_agg(distinct g.payload_id) into candidates from gone g;
+    select array_agg(distinct g.payload_id) into candidates from removed g;
     delete from penstock.payloads p
     where p.id = any(candidates) and not exists (select from penstock.payload_references r where r.payload_id = p.id);
     get diagnostics removed = row_count;
@@ -289,7 +289,7 @@ comment on function penstock._check_all_lines(int, int, timestamptz) is 'Works o
 -- A slice of one queue's sweep, at most so many of each kind. Everything is looked through when the ledger says so, which depends on
 -- how long the look took the last time: at most some two percent of the time, but at least once a minute.
 create or replace function penstock._sweep(
-    queue_id int, queue_name text, notify boolean, has_aside boolean, most int, until timestamptz,
+    queue_id int, queue_name text, notify boolean, has_waiting boolean, most int, until timestamptz,
     out is_done boolean, out lines_done boolean, out results penstock.maintenance_result[]
 )
 language plpgsql
@@ -323,9 +323,9 @@ begin
     since := penstock._sweep_from(at, newest, interval '0');
     everything := since = '-infinity';
     started := clock_timestamp();
-    select * into found_here from penstock._due(queue_id, at, since, has_aside, false);
+    select * into found_here from penstock._due(queue_id, at, since, has_waiting, false);
     spent := clock_timestamp() - started;
-    if coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or newest.passed_over is not null then
+    if coalesce(found_here.expired, found_here.leases, found_here.due, found_here.waiting, false) or newest.passed_over is not null then
         if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
             return;
         end if;
@@ -339,7 +339,7 @@ begin
         if found_here.due or newest.passed_over is not null then
             select p.due, p.passed_over into promoted, due_passed_over from penstock._promote(queue_id, at, since, most, newest.passed_over) p;
         end if;
-        if has_aside then
+        if has_waiting then
             perform penstock._take_returns(queue_id);
             select c.admitted, c.is_done into admitted, lines_done
             from penstock._check_all_lines(queue_id, 1000, least(until, clock_timestamp() + interval '50 ms')) c;
@@ -403,7 +403,7 @@ begin
     );
     loop
         for queue in
-            select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_aside
+            select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_waiting
             from unnest(todo) with ordinality t(id, n)
             cross join lateral (select q.* from penstock.queues q where q.id = t.id) q
             order by t.n
@@ -413,7 +413,7 @@ begin
                 exit when clock_timestamp() > until + interval '0.2 seconds';
                 most := 10;
             end if;
-            select * into swept from penstock._sweep(queue.id, queue.name, queue.notify, queue.has_aside, most, until);
+            select * into swept from penstock._sweep(queue.id, queue.name, queue.notify, queue.has_waiting, most, until);
             results := results || swept.results;
             if not swept.is_done then
                 unfinished := unfinished || queue.id;
@@ -447,10 +447,10 @@ declare
     low int[];
 begin
     for queue in
-        select q.id, q.quotas is not null as capped, q.plain_tops is not null as fair, f.ranks, f.place_ranks, f.waiting_rank
+        select q.id, q.quotas is not null as capped, q.plain_tops is not null as ranked_by_tenant, f.ranks, f.permit_ranks, f.waiting_rank
         from penstock.queues q
         cross join lateral (
-            select x.ranks, x.place_ranks, x.waiting_rank, x.tick from penstock.floors x where x.queue_id = q.id order by x.tick desc limit 1
+            select x.ranks, x.permit_ranks, x.waiting_rank, x.tick from penstock.floors x where x.queue_id = q.id order by x.tick desc limit 1
         ) f
         order by f.tick
     loop
@@ -464,23 +464,23 @@ begin
             behind := behind or head > queue.ranks[p + 1];
             if queue.capped then
                 select s.rank into head
-                from penstock.places s
-                where s.queue_id = queue.id and s.kind = p and s.tenant = '' and s.rank >= queue.place_ranks[p + 1]
+                from penstock.permits s
+                where s.queue_id = queue.id and s.kind = p and s.tenant = '' and s.rank >= queue.permit_ranks[p + 1]
                 order by s.rank limit 1;
-                behind := behind or head > queue.place_ranks[p + 1];
+                behind := behind or head > queue.permit_ranks[p + 1];
             end if;
         end loop;
-        if queue.fair then
+        if queue.ranked_by_tenant then
             select w.rank into head
             from penstock.waiting w
             where w.queue_id = queue.id and w.sweep_queue_id = queue.id and w.rank >= queue.waiting_rank
             order by w.rank limit 1;
             behind := behind or head > queue.waiting_rank;
             select s.rank into head
-            from penstock.places s
-            where s.queue_id = queue.id and s.sweep_queue_id = queue.id and s.kind = 4 and s.rank >= queue.place_ranks[5]
+            from penstock.permits s
+            where s.queue_id = queue.id and s.sweep_queue_id = queue.id and s.kind = 4 and s.rank >= queue.permit_ranks[5]
             order by s.rank limit 1;
-            behind := behind or head > queue.place_ranks[5] or head < penstock._last_id() - 10000 or penstock._any_check(queue.id, true);
+            behind := behind or head > queue.permit_ranks[5] or head < penstock._last_id() - 10000 or penstock._any_check(queue.id, true);
         end if;
         -- An empty queue shows no rank to rise to. Where looking took a while, it was over the dead.
         if behind is true or clock_timestamp() > looked + interval '0.1 ms' then

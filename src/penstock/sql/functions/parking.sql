@@ -20,9 +20,9 @@ declare
     highest bigint := 9223372036854775807;
     names jsonb;
     ids bigint[];
-    places smallint[];
-    seats text[];
-    fair boolean := (select q.plain_tops is not null from penstock.queues q where q.id = queue);
+    permits smallint[];
+    tenant_permits text[];
+    ranked_by_tenant boolean := (select q.plain_tops is not null from penstock.queues q where q.id = queue);
 begin
     perform penstock._check_list('message_ids', message_ids);
     perform penstock._check_list('task_names', task_names);
@@ -39,13 +39,13 @@ begin
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
         select min(i), max(i) into lowest, highest from unnest(message_ids) i;
     end if;
-    with gone as (
+    with removed as (
         delete from penstock.active a
         where a.queue_id = queue and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
         returning a.*, a.errors is not null and penstock._lost_deliveries(a.errors) > 0 as alone
     ), judged as materialized (
         select x.*, row_number() over (partition by x.name, x.alone, x.priority, x.tenant order by x.id) as nth
-        from (select g.*, left(coalesce(nullif(names ->> g.id::text, ''), '(none)'), 255) as name from gone g) x
+        from (select g.*, left(coalesce(nullif(names ->> g.id::text, ''), '(none)'), 255) as name from removed g) x
     ), parked as (
         insert into penstock.scheduled
             (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, parked_alone, due_at, parked_rank, published_at, expires_at,
@@ -55,9 +55,9 @@ begin
             -- As long again as it has existed: it comes back ever more seldom. A little more or less, so that not all come at once.
             at + least(greatest(at - j.published_at, shortest), longest) * (1 + random() / 4),
             -- In the line of the task: by age. With tenants: behind the last of the tenant, else next to the first in line.
-            case when fair then j.nth else j.id end + max(
+            case when ranked_by_tenant then j.nth else j.id end + max(
                 case
-                    when not fair then 0
+                    when not ranked_by_tenant then 0
                     when j.nth = 1 then greatest(
                         (
                             select s.parked_rank - 1 from penstock.scheduled s
@@ -78,13 +78,13 @@ begin
         from judged j
     )
     select
-        array_agg(j.id), array_agg(j.place) filter (where j.place is not null), array_agg(j.tenant) filter (where j.seated)
-    into ids, places, seats from judged j;
+        array_agg(j.id), array_agg(j.permit) filter (where j.permit is not null), array_agg(j.tenant) filter (where j.holds_tenant_permit)
+    into ids, permits, tenant_permits from judged j;
     if ids is null then
         return;
     end if;
-    if places is not null or seats is not null then
-        perform penstock._make_room(queue, places, seats);
+    if permits is not null or tenant_permits is not null then
+        perform penstock._make_room(queue, permits, tenant_permits);
     end if;
     if (select q.notify from penstock.queues q where q.id = queue) then
         perform penstock._wake(queue_name, ids[1]);
@@ -218,7 +218,7 @@ begin
     if is_capped then
         permits := (
             select count(*) from (
-                select from penstock.places p where p.queue_id = queue and p.kind < 4 order by p.kind, p.tenant, p.rank limit batch_size
+                select from penstock.permits p where p.queue_id = queue and p.kind < 4 order by p.kind, p.tenant, p.rank limit batch_size
             ) p
         );
     end if;

@@ -147,7 +147,7 @@ begin
                         case when tenant is null then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], head.next_rank) end,
                         (
                             select r.rank from penstock.ready r
-                            where r.fair and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id and r.priority = priority
+                            where r.ranked_by_tenant and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id and r.priority = priority
                                 and r.rank > head.next_rank
                             order by r.rank desc limit 1
                         )
@@ -186,7 +186,7 @@ begin
             end if;
             return query
             insert into penstock.ready as r
-                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, headers, payload)
+                (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at, tenant, headers, payload)
             select
                 queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, false, plain_tops is not null, at,
                 at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), coalesce(tenant, ''), headers, m.payload

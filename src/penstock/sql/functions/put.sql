@@ -14,7 +14,7 @@ declare
     floor_ranks bigint[] := penstock._floor(queue_id);
     plain_tops bigint[];
     cap int;
-    aside boolean[];
+    waiting boolean[];
     unseen boolean := false;
     next_ranks bigint[];
     last_ranks bigint[];
@@ -27,15 +27,15 @@ begin
     end if;
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
     if cap is not null or plain_tops is not null and (floor_ranks is null or penstock._anything_waits(queue_id)) then
-        aside := penstock._put_aside(
+        waiting := penstock._put_waiting(
             queue_id, at, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large, priority, tenant, headers, expires_at,
             due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
         );
-        if true = any (aside) then
+        if true = any (waiting) then
             unseen := penstock._leave_checks(
                 queue_id,
-                array(select coalesce(x.tenant, tenant) from unnest(aside, tenants) with ordinality x(waits, tenant, n) where x.waits order by x.n),
-                array(select coalesce(x.priority, priority) from unnest(aside, priorities) with ordinality x(waits, priority, n) where x.waits order by x.n)
+                array(select coalesce(x.tenant, tenant) from unnest(waiting, tenants) with ordinality x(waits, tenant, n) where x.waits order by x.n),
+                array(select coalesce(x.priority, priority) from unnest(waiting, priorities) with ordinality x(waits, priority, n) where x.waits order by x.n)
             );
         end if;
     end if;
@@ -56,7 +56,7 @@ begin
         last_ranks := penstock._last_ranks(queue_id, floor_ranks);
         with put as (
             insert into penstock.ready
-                (queue_id, priority, rank, id, attempts, large, fair, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+                (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at, tenant, dedup_key, headers, payload, body)
             select
                 queue_id, priority, coalesce(last_ranks[priority + 1] + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
                 headers, m.payload, m.body
@@ -73,14 +73,14 @@ begin
         -- What _last_rank() says, written out: a call for each tenant would take longer than the look.
         with put as (
             insert into penstock.ready
-                (queue_id, priority, rank, id, attempts, large, fair, seated, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+                (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, holds_tenant_permit, published_at, expires_at, tenant, dedup_key, headers, payload, body)
             select
                 queue_id, m.priority,
                 coalesce(
                     m.nth + max(
                         case
                             when m.nth > 1 then null
-                            when not m.fair then last_ranks[m.priority + 1]
+                            when not m.ranked_by_tenant then last_ranks[m.priority + 1]
                             when floor_ranks is not null then greatest(
                                 next_ranks[m.priority + 1],
                                 case
@@ -89,7 +89,7 @@ begin
                                 end,
                                 (
                                     select r.rank from penstock.ready r
-                                    where r.fair and r.tenant = m.tenant and r.queue_id = queue_id and r.priority = m.priority
+                                    where r.ranked_by_tenant and r.tenant = m.tenant and r.queue_id = queue_id and r.priority = m.priority
                                         and r.rank > next_ranks[m.priority + 1]
                                     order by r.rank desc limit 1
                                 )
@@ -98,18 +98,18 @@ begin
                     ) over (partition by m.priority, m.tenant),
                     m.id
                 ),
-                m.id, 0, m.large, m.fair, cap is not null, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
+                m.id, 0, m.large, m.ranked_by_tenant, cap is not null, at, m.expires_at, m.tenant, m.dedup_key, m.headers, m.payload, m.body
             from (
                 select
                     x.id, coalesce(x.priority, priority)::smallint as priority, coalesce(x.tenant, tenant) as tenant,
-                    plain_tops is not null or coalesce(x.tenant, tenant) <> '' as fair,
+                    plain_tops is not null or coalesce(x.tenant, tenant) <> '' as ranked_by_tenant,
                     row_number() over (partition by coalesce(x.priority, priority), coalesce(x.tenant, tenant) order by x.n) as nth,
                     coalesce(x.large, false) as large, coalesce(x.headers, headers) as headers,
                     coalesce(x.expires_at, expires_at) as expires_at, coalesce(x.dedup_key, dedup_key) as dedup_key,
                     x.payload, x.body
                 from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, due_times, dedup_keys) with ordinality
                     x(id, payload, body, large, priority, tenant, headers, expires_at, due_at, dedup_key, n)
-                where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null and aside[x.n] is not true
+                where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null and waiting[x.n] is not true
             ) m
             returning rank
         )
@@ -134,7 +134,7 @@ comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], 
 
 -- With the queue's lock held. cap 0: a snapshot that cannot see the newest floor. cap null: the queue has none, and what its tenants
 -- published under an old snapshot goes first. What has to wait is ranked when it comes in.
-create or replace function penstock._put_aside(
+create or replace function penstock._put_waiting(
     queue_id int, at timestamptz, cap int, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
     priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
     priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
@@ -143,45 +143,45 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    aside boolean[] := array_fill(false, array[cardinality(ids)]);
-    seated boolean[];
+    waiting boolean[] := array_fill(false, array[cardinality(ids)]);
+    holds_tenant_permit boolean[];
     names text[];
-    places int[];
+    positions int[];
 begin
-    select array_agg(m.n), array_agg(m.tenant) into places, names
+    select array_agg(m.n), array_agg(m.tenant) into positions, names
     from (
         select x.n, coalesce(x.tenant, tenant) as tenant
         from unnest(ids, tenants, due_times) with ordinality x(id, tenant, due_at, n)
         where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
         order by x.n
     ) m;
-    if places is null then
-        return aside;
+    if positions is null then
+        return waiting;
     end if;
     if cap > 0 then
-        seated := penstock._seat(queue_id, cap, names);
+        holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, names);
     elsif cap is null then
-        seated := array(
+        holds_tenant_permit := array(
             select x.n = 0
             from unnest(penstock._count_each(names, penstock._tenants_waiting(queue_id, penstock._except(names, '{}')))) with ordinality x(n, nth)
             order by x.nth
         );
     end if;
-    for i in 1..cardinality(places) loop
-        aside[places[i]] := seated[i] is not true;
+    for i in 1..cardinality(positions) loop
+        waiting[positions[i]] := holds_tenant_permit[i] is not true;
     end loop;
     insert into penstock.waiting
-        (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, large, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+        (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, large, published_at, expires_at, tenant, dedup_key, headers, payload, body)
     select
-        queue_id, queue_id, m.id, coalesce(m.priority, priority), true, m.id, 0, coalesce(m.large, false), at,
+        queue_id, queue_id, m.id, coalesce(m.priority, priority), false, m.id, 0, coalesce(m.large, false), at,
         coalesce(m.expires_at, expires_at), coalesce(m.tenant, tenant), coalesce(m.dedup_key, dedup_key), coalesce(m.headers, headers), m.payload, m.body
     from unnest(ids, payloads, bodies, large, priorities, tenants, headers_list, expiries, dedup_keys) with ordinality
         m(id, payload, body, large, priority, tenant, headers, expires_at, dedup_key, n)
-    where aside[m.n];
-    return aside;
+    where waiting[m.n];
+    return waiting;
 end
 $$;
-comment on function penstock._put_aside(int, timestamptz, int, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
+comment on function penstock._put_waiting(int, timestamptz, int, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
     'Puts those messages into waiting that may not be ready yet, and says which.';
 
 create or replace function penstock._check_lists(
@@ -248,7 +248,7 @@ declare
     alike boolean := deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
         and dedup_keys is null and dedup_key is null;
     ids bigint[];
-    fresh bigint[];
+    new_ids bigint[];
     large boolean[];
     largest int;
     measured jsonb[];
@@ -307,20 +307,20 @@ begin
         perform penstock._unknown_queue(queue_name);
     end if;
     select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
-    fresh := ids;
+    new_ids := ids;
     if not alike and (dedup_key is not null or dedup_keys is not null) then
         ids := penstock._take_dedup_keys(
             queue_ids, default_ttls, array(select coalesce(k, dedup_key) from unnest(ids, dedup_keys) with ordinality x(id, k, n) order by x.n),
             ids, array(select coalesce(t, ttl_seconds) from unnest(ids, ttls) with ordinality x(id, t, n) order by x.n), at
         );
-        fresh := array(
-            select case when x.id = x.holder then x.id end from unnest(fresh, ids) with ordinality x(id, holder, n) order by x.n
+        new_ids := array(
+            select case when x.id = x.holder then x.id end from unnest(new_ids, ids) with ordinality x(id, holder, n) order by x.n
         );
     end if;
     if largest > inline_limit then
         with sized as materialized (
             select m.id, m.payload, m.body
-            from unnest(fresh, payloads, bodies) m(id, payload, body)
+            from unnest(new_ids, payloads, bodies) m(id, payload, body)
             where m.id is not null and coalesce(pg_column_size(m.payload), octet_length(m.body)) > inline_limit
         ), referenced as (
             insert into penstock.payload_references (payload_id, queue_id)
@@ -364,7 +364,7 @@ begin
                 hint = 'A number is stored in a few bytes, but written with all its digits: send it as a string. Or raise max_payload_bytes (256000000 at the most).';
         end if;
         if penstock._put(
-            queue_id, at, fresh, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,
+            queue_id, at, new_ids, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,
             at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), case when deliver_after > at then deliver_after end, dedup_key,
             priorities, tenants, headers_list,
             case when ttls is not null then array(select at + make_interval(secs => t) from unnest(ttls) with ordinality x(t, i) order by i) end,

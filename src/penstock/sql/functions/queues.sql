@@ -31,7 +31,7 @@ begin
     then
         perform penstock._invalid(
             format('priority_shares must be four percentages that add up to 100, not %s', coalesce(q.priority_shares::text, 'null')),
-            'For example {40,30,20,10}, the most urgent priority first; or {0,0,0,0}, and all share the places.'
+            'For example {40,30,20,10}, the most urgent priority first; or {0,0,0,0}, and all share the permits.'
         );
     end if;
     if q.tenant_max_active is not null then
@@ -345,16 +345,16 @@ begin
     delete from penstock.scheduled s where s.queue_id = _delete_queue.queue_id;
     delete from penstock.waiting w where w.queue_id = _delete_queue.queue_id;
     delete from penstock.active a where a.queue_id = _delete_queue.queue_id;
-    delete from penstock.places p where p.queue_id = _delete_queue.queue_id;
+    delete from penstock.permits p where p.queue_id = _delete_queue.queue_id;
     delete from penstock.tenants t where t.queue_id = _delete_queue.queue_id;
     delete from penstock.line_checks c where c.queue_id = _delete_queue.queue_id;
     delete from penstock.dead d where d.queue_id = _delete_queue.queue_id;
     perform penstock._delete_done(queue_id);
     delete from penstock.dedup d where d.queue_id = _delete_queue.queue_id;
-    with gone as (
+    with removed as (
         delete from penstock.payload_references p where p.queue_id = _delete_queue.queue_id returning p.payload_id
     )
-    insert into penstock.payload_orphans select g.payload_id from gone g;
+    insert into penstock.payload_orphans select g.payload_id from removed g;
     delete from penstock.floors f where f.queue_id = _delete_queue.queue_id;
     delete from penstock.queues q where q.id = _delete_queue.queue_id;
 end
@@ -396,7 +396,7 @@ begin
     perform from penstock.scheduled s where s.queue_id = queue_id for update nowait;
     perform from penstock.waiting w where w.queue_id = queue_id for update nowait;
     perform from penstock.active a where a.queue_id = queue_id for update nowait;
-    perform from penstock.places p where p.queue_id = queue_id for update nowait;
+    perform from penstock.permits p where p.queue_id = queue_id for update nowait;
     perform from penstock.line_checks c where c.queue_id = queue_id for update nowait;
     perform from penstock.dead d where d.queue_id = queue_id for update nowait;
     perform from penstock.done d where d.queue_id = queue_id for update nowait;

@@ -60,8 +60,8 @@ declare
     ids bigint[];
     keys text[];
     large_ids bigint[];
-    places smallint[];
-    seats text[];
+    permits smallint[];
+    tenant_permits text[];
 begin
     if message_ids is null or tokens is null or cardinality(message_ids) <> cardinality(tokens)
         or cardinality(results) <> cardinality(message_ids)
@@ -106,7 +106,7 @@ begin
         end if;
     end if;
     if keep then
-        with gone as (
+        with removed as (
             delete from penstock.active a
             where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
             returning a.*
@@ -116,22 +116,22 @@ begin
             select
                 queue_id, g.id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant, g.token, g.headers,
                 g.payload, g.body, g.errors, results[array_position(message_ids, g.id) - array_lower(message_ids, 1) + array_lower(results, 1)]
-            from gone g
+            from removed g
         )
         select
             array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large),
-            array_agg(g.place) filter (where g.place is not null), array_agg(g.tenant) filter (where g.seated)
-        into ids, keys, large_ids, places, seats from gone g;
+            array_agg(g.permit) filter (where g.permit is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+        into ids, keys, large_ids, permits, tenant_permits from removed g;
     else
-        with gone as (
+        with removed as (
             delete from penstock.active a
             where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
-            returning a.id, a.dedup_key, a.large, a.place, a.seated, a.tenant
+            returning a.id, a.dedup_key, a.large, a.permit, a.holds_tenant_permit, a.tenant
         )
         select
             array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large),
-            array_agg(g.place) filter (where g.place is not null), array_agg(g.tenant) filter (where g.seated)
-        into ids, keys, large_ids, places, seats from gone g;
+            array_agg(g.permit) filter (where g.permit is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+        into ids, keys, large_ids, permits, tenant_permits from removed g;
     end if;
     if keys is not null then
         perform penstock._free_dedup_keys(queue_id, keys, ids);
@@ -139,8 +139,8 @@ begin
     if large_ids is not null then
         perform penstock._free_payloads(queue_id, large_ids);
     end if;
-    if places is not null or seats is not null then
-        perform penstock._make_room(queue_id, places, seats);
+    if permits is not null or tenant_permits is not null then
+        perform penstock._make_room(queue_id, permits, tenant_permits);
     end if;
     return query select unnest(ids);
 end
@@ -212,7 +212,7 @@ $$;
 comment on function penstock.ack_message(text, bigint, text, jsonb) is
     'Marks a message as done, in the caller''s transaction; false where the lease is not, or not any more, this token''s. result is kept with the completed message.';
 
--- With the queue's lock held. Each message goes to one of three places: dead, scheduled or ready. token null: the lease ran out. A message
+-- With the queue's lock held. Each message goes to one of three permits: dead, scheduled or ready. token null: the lease ran out. A message
 -- that was lost with its consumer for the first time goes to the front; one that failed, or was lost before, beside those that wait.
 create or replace function penstock._give_back(
     queue_id int, ids bigint[], token text, at timestamptz, delay_seconds int, error text, max_attempts int default null
@@ -232,21 +232,21 @@ declare
     keys text[];
     wakes boolean;
     name text;
-    fair boolean;
-    places smallint[];
-    seats text[];
+    ranked_by_tenant boolean;
+    permits smallint[];
+    tenant_permits text[];
     lined_up text[];
     urgency int[];
     top_rank bigint;
 begin
     select coalesce(max_attempts, nullif(q.max_delivery_attempts, 0)), q.retry_delays, q.notify, q.name, q.plain_tops is not null
-    into most, delays, wakes, name, fair
+    into most, delays, wakes, name, ranked_by_tenant
     from penstock.queues q where q.id = queue_id;
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
         select min(i), max(i) into lowest, highest from unnest(ids) i;
     end if;
-    with gone as (
+    with removed as (
         delete from penstock.active a
         where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and (token is null or a.token = token)
         returning a.*
@@ -254,10 +254,10 @@ begin
         select
             g.*,
             penstock._add_error(g.errors, g.attempts, at, error, token is null) as history,
-            not fair and token is null and penstock._lost_deliveries(g.errors) = 0 as to_front,
+            not ranked_by_tenant and token is null and penstock._lost_deliveries(g.errors) = 0 as to_front,
             penstock._reason_to_end(g.attempts, coalesce(g.attempts_limit, most), g.expires_at, at) as reason,
             coalesce(delay_seconds, delays[least(g.attempts, cardinality(delays))]) as delay
-        from gone g
+        from removed g
     ), buried as (
         insert into penstock.dead
             (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
@@ -274,17 +274,17 @@ begin
             queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, at + make_interval(secs => j.delay), j.published_at,
             j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
         from judged j where j.reason is null and j.delay > 0
-    ), aside as (
+    ), to_waiting as (
         insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
-            queue_id, queue_id, j.id, j.priority, false, nextval('penstock.message_ids'), j.attempts, j.attempts_limit, j.large, j.published_at,
+            queue_id, queue_id, j.id, j.priority, true, nextval('penstock.message_ids'), j.attempts, j.attempts_limit, j.large, j.published_at,
             j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
-        from judged j where j.reason is null and j.delay = 0 and fair and floor_ranks is null
+        from judged j where j.reason is null and j.delay = 0 and ranked_by_tenant and floor_ranks is null
     ), returned as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, again, published_at, expires_at, lifetime, tenant,
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, redelivered, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
             queue_id, j.priority,
@@ -292,39 +292,39 @@ begin
                 (max(
                     case
                         when j.nth = 1 and floor_ranks is not null then penstock._back_ranks(
-                            queue_id, j.priority, j.tenant, fair, j.to_front, floor_ranks[j.priority + 1], j.alike::int
+                            queue_id, j.priority, j.tenant, ranked_by_tenant, j.to_front, floor_ranks[j.priority + 1], j.alike::int
                         )
                     end
                 ) over (partition by j.priority, j.tenant, j.to_front))[j.nth],
                 last_id + j.nth
             ),
-            j.id, j.attempts, j.attempts_limit, j.large, fair, j.seated, not j.to_front, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
+            j.id, j.attempts, j.attempts_limit, j.large, ranked_by_tenant, j.holds_tenant_permit, not j.to_front, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
             j.headers, j.payload, j.body, j.history
         from (
             select
                 x.*, row_number() over (partition by x.priority, x.tenant, x.to_front order by x.id) as nth,
                 count(*) over (partition by x.priority, x.tenant, x.to_front) as alike
-            from judged x where x.reason is null and x.delay = 0 and not (fair and floor_ranks is null)
+            from judged x where x.reason is null and x.delay = 0 and not (ranked_by_tenant and floor_ranks is null)
         ) j
         returning rank
     )
     select
         count(*), min(j.id) filter (where j.reason is null and j.delay = 0),
         array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
-        array_agg(j.place) filter (where j.place is not null),
-        array_agg(j.tenant) filter (where j.seated and (j.reason is not null or j.delay > 0 or (fair and floor_ranks is null))),
-        array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and fair and floor_ranks is null),
-        array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and fair and floor_ranks is null),
+        array_agg(j.permit) filter (where j.permit is not null),
+        array_agg(j.tenant) filter (where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or (ranked_by_tenant and floor_ranks is null))),
+        array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and ranked_by_tenant and floor_ranks is null),
+        array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and ranked_by_tenant and floor_ranks is null),
         (select max(r.rank) from returned r)
-    into moved, ready_id, keys, places, seats, lined_up, urgency, top_rank from judged j;
+    into moved, ready_id, keys, permits, tenant_permits, lined_up, urgency, top_rank from judged j;
     if top_rank > last_id then
         perform penstock._cover(top_rank);
     end if;
     if lined_up is not null then
         perform penstock._leave_checks(queue_id, lined_up, urgency);
     end if;
-    if places is not null or seats is not null then
-        perform penstock._make_room(queue_id, places, seats);
+    if permits is not null or tenant_permits is not null then
+        perform penstock._make_room(queue_id, permits, tenant_permits);
     end if;
     perform penstock._free_dedup_keys(queue_id, keys, ids);
     if ready_id is not null and wakes then
@@ -381,10 +381,10 @@ declare
     queue int := penstock._queue_id(queue_name, 'consume');
     at timestamptz := penstock.clock();
     floor_ranks bigint[];
-    fair boolean;
+    ranked_by_tenant boolean;
     notify boolean;
-    place smallint;
-    seat text;
+    permit smallint;
+    tenant_permit text;
     lined_up text;
     urgency int;
     top_rank bigint;
@@ -393,8 +393,8 @@ begin
     perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
     perform penstock._lock_queue(queue);
     floor_ranks := penstock._floor(queue);
-    select q.plain_tops is not null, q.notify into fair, notify from penstock.queues q where q.id = queue;
-    with gone as (
+    select q.plain_tops is not null, q.notify into ranked_by_tenant, notify from penstock.queues q where q.id = queue;
+    with removed as (
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
     ), delayed as (
         insert into penstock.scheduled
@@ -403,45 +403,45 @@ begin
         select
             queue, queue, g.id, g.priority, g.attempts - 1, g.attempts_limit, g.large, at + make_interval(secs => delay_seconds), g.published_at,
             g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, penstock._not_lost(g.errors)
-        from gone g where delay_seconds > 0
-    ), aside as (
+        from removed g where delay_seconds > 0
+    ), to_waiting as (
         insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
-            queue, queue, g.id, g.priority, false, nextval('penstock.message_ids'), g.attempts - 1, g.attempts_limit, g.large, g.published_at,
+            queue, queue, g.id, g.priority, true, nextval('penstock.message_ids'), g.attempts - 1, g.attempts_limit, g.large, g.published_at,
             g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, penstock._not_lost(g.errors)
-        from gone g where delay_seconds = 0 and fair and floor_ranks is null
+        from removed g where delay_seconds = 0 and ranked_by_tenant and floor_ranks is null
     ), returned as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, again, published_at, expires_at, lifetime, tenant,
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, redelivered, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
             queue, g.priority,
             coalesce(
-                case when floor_ranks is not null then (penstock._back_ranks(queue, g.priority, g.tenant, fair, true, floor_ranks[g.priority + 1], 1))[1] end,
+                case when floor_ranks is not null then (penstock._back_ranks(queue, g.priority, g.tenant, ranked_by_tenant, true, floor_ranks[g.priority + 1], 1))[1] end,
                 nextval('penstock.message_ids')
             ),
-            g.id, g.attempts - 1, g.attempts_limit, g.large, fair, g.seated, fair, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+            g.id, g.attempts - 1, g.attempts_limit, g.large, ranked_by_tenant, g.holds_tenant_permit, ranked_by_tenant, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, penstock._not_lost(g.errors)
-        from gone g where delay_seconds = 0 and not (fair and floor_ranks is null)
+        from removed g where delay_seconds = 0 and not (ranked_by_tenant and floor_ranks is null)
         returning rank
     )
     select
-        count(*), min(g.place), min(g.tenant) filter (where g.seated and (delay_seconds > 0 or (fair and floor_ranks is null))),
-        min(g.tenant) filter (where delay_seconds = 0 and fair and floor_ranks is null), min(g.priority), (select r.rank from returned r)
-    into moved, place, seat, lined_up, urgency, top_rank from gone g;
+        count(*), min(g.permit), min(g.tenant) filter (where g.holds_tenant_permit and (delay_seconds > 0 or (ranked_by_tenant and floor_ranks is null))),
+        min(g.tenant) filter (where delay_seconds = 0 and ranked_by_tenant and floor_ranks is null), min(g.priority), (select r.rank from returned r)
+    into moved, permit, tenant_permit, lined_up, urgency, top_rank from removed g;
     if moved = 0 then
         return false;
     end if;
-    if fair and delay_seconds = 0 then
+    if ranked_by_tenant and delay_seconds = 0 then
         perform penstock._cover(top_rank);
     end if;
     if lined_up is not null then
         perform penstock._leave_checks(queue, array[lined_up], array[urgency]);
     end if;
-    if place is not null or seat is not null then
-        perform penstock._make_room(queue, array[place], array[seat]);
+    if permit is not null or tenant_permit is not null then
+        perform penstock._make_room(queue, array[permit], array[tenant_permit]);
     end if;
     if notify and delay_seconds = 0 then
         perform penstock._wake(queue_name, message_id);
@@ -463,12 +463,12 @@ as $$
 declare
     at timestamptz := penstock.clock();
     queue int := penstock._queue_id(queue_name, 'consume');
-    gone record;
+    removed record;
 begin
     if penstock._capped(queue) then
         perform penstock._lock_queue(queue);
     end if;
-    with gone as (
+    with removed as (
         delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
     ), buried as (
         insert into penstock.dead
@@ -478,17 +478,17 @@ begin
             queue, queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, penstock._add_error(g.errors, g.attempts, at, error),
             penstock._add_error(g.errors, g.attempts, at, error) -> -1 ->> 'error'
-        from gone g
+        from removed g
     )
-    select g.dedup_key, g.place, case when g.seated then g.tenant end as seat into gone from gone g;
+    select g.dedup_key, g.permit, case when g.holds_tenant_permit then g.tenant end as tenant_permit into removed from removed g;
     if not found then
         return false;
     end if;
-    if gone.dedup_key is not null then
-        perform penstock._free_dedup_keys(queue, array[gone.dedup_key], array[message_id]);
+    if removed.dedup_key is not null then
+        perform penstock._free_dedup_keys(queue, array[removed.dedup_key], array[message_id]);
     end if;
-    if gone.place is not null or gone.seat is not null then
-        perform penstock._make_room(queue, array[gone.place], array[gone.seat]);
+    if removed.permit is not null or removed.tenant_permit is not null then
+        perform penstock._make_room(queue, array[removed.permit], array[removed.tenant_permit]);
     end if;
     return true;
 end

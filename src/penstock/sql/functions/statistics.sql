@@ -340,15 +340,15 @@ begin
     into plain
     from (
         select
-            count(*) as rows, count(*) filter (where not r.fair) as n, max(r.rank) as last, min(r.rank) as first,
+            count(*) as rows, count(*) filter (where not r.ranked_by_tenant) as n, max(r.rank) as last, min(r.rank) as first,
             (
                 select r.rank from penstock.ready r
                 where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit 1
             ) as head,
-            min(r.published_at) filter (where not r.fair) as oldest
+            min(r.published_at) filter (where not r.ranked_by_tenant) as oldest
         from unnest(lines) p
         cross join lateral (
-            select r.rank, r.fair, r.published_at from penstock.ready r
+            select r.rank, r.ranked_by_tenant, r.published_at from penstock.ready r
             where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and r.rank <= coalesce(tops[p + 1], 9223372036854775807)
             order by r.rank desc, r.id desc limit most
         ) r
@@ -387,16 +387,16 @@ begin
         cross join unnest(lines) p
         cross join lateral (
             select r.rank from penstock.ready r
-            where r.fair and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            where r.ranked_by_tenant and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
             order by r.tenant, r.rank limit 1
         ) f
         cross join lateral (
             select r.rank from penstock.ready r
-            where r.fair and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            where r.ranked_by_tenant and r.tenant = any(array[k.tenant]) and r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
             order by r.tenant desc, r.rank desc limit 1
         ) l
     ), chosen as materialized (
-        select k.tenant, coalesce(w.estimate, aside.n) as waiting, d.n as delayed, d.oldest as delayed_oldest
+        select k.tenant, coalesce(w.estimate, in_waiting.n) as waiting, d.n as delayed, d.oldest as delayed_oldest
         from known k
         left join waiting w on w.tenant = k.tenant
         left join delayed d on d.tenant = k.tenant
@@ -407,18 +407,18 @@ begin
             cross join lateral (
                 select from penstock.waiting x
                 where waits and w.tenant is null and x.queue_id = queue_id and x.tenant = k.tenant and x.priority = line / 2
-                    and x.fresh = (line % 2 = 1) and x.rank >= from_rank
+                    and x.redelivered = (line % 2 = 0) and x.rank >= from_rank
                 order by x.rank limit 10
             ) x
-        ) aside
-        order by coalesce(ready.n, 0) + coalesce(w.estimate, aside.n) + coalesce(d.n, 0) + case when k.tenant = '' then coalesce(plain.estimate, 0) else 0 end desc, k.tenant
+        ) in_waiting
+        order by coalesce(ready.n, 0) + coalesce(w.estimate, in_waiting.n) + coalesce(d.n, 0) + case when k.tenant = '' then coalesce(plain.estimate, 0) else 0 end desc, k.tenant
         limit top
     ), counted as (
         select
             c.tenant, coalesce(c.delayed, 0) as delayed,
             ready.n + case when c.tenant = '' then coalesce(plain.estimate, 0) else 0 end as ready,
-            case when aside.n < most then aside.n else greatest(aside.n, c.waiting::bigint) end as waiting,
-            least(ready.oldest, aside.oldest, c.delayed_oldest, case when c.tenant = '' then plain.oldest end) as oldest
+            case when in_waiting.n < most then in_waiting.n else greatest(in_waiting.n, c.waiting::bigint) end as waiting,
+            least(ready.oldest, in_waiting.oldest, c.delayed_oldest, case when c.tenant = '' then plain.oldest end) as oldest
         from chosen c
         cross join lateral (
             select coalesce(sum(case when x.n < most then x.n else greatest(x.n, x.span) end), 0)::bigint as n, min(x.oldest) as oldest
@@ -427,7 +427,7 @@ begin
                 from spans s
                 cross join lateral (
                     select r.published_at from penstock.ready r
-                    where r.fair and r.tenant = any(array[s.tenant]) and r.queue_id = queue_id and r.priority = s.p and r.rank >= s.first
+                    where r.ranked_by_tenant and r.tenant = any(array[s.tenant]) and r.queue_id = queue_id and r.priority = s.p and r.rank >= s.first
                     order by r.tenant, r.rank limit most
                 ) r
                 where s.tenant = c.tenant
@@ -441,12 +441,12 @@ begin
                 from generate_series(0, 7) line
                 cross join lateral (
                     select x.published_at from penstock.waiting x
-                    where x.queue_id = queue_id and x.tenant = c.tenant and x.priority = line / 2 and x.fresh = (line % 2 = 1) and x.rank >= from_rank
+                    where x.queue_id = queue_id and x.tenant = c.tenant and x.priority = line / 2 and x.redelivered = (line % 2 = 0) and x.rank >= from_rank
                     order by x.rank limit most
                 ) x
                 limit most
             ) x
-        ) aside
+        ) in_waiting
     )
     select
         queue_name, c.ready + c.waiting + c.delayed, coalesce(p.n, 0), null::bigint, null::bigint, c.delayed, null::bigint,
@@ -508,4 +508,4 @@ begin
 end
 $$;
 comment on function penstock.get_queue_statistics(text, text, int, timestamptz) is
-    'How many messages of a queue, or of each, are pending (ready, waiting for a place of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. With completed_since, completed is what was completed after that moment and is kept, which costs little however long the history: asked for every few seconds, with the time of the last answer, it gives rates. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. is_estimate is false where all counts of the row are exact and, by tenant, these are the tenants with the most. By priority it is true where 10,000 are ready, a number that means so many or more, or where 100,000 wait, are delayed or are processing, of which the first 100,000 are counted. By tenant it is true where 1,000 of one priority are ready, or 1,000 wait or are delayed, or 100,000 are processing. Then tenants are looked for that have the most in one of the priorities: one with few in each may be missing. What is ready of a tenant in each priority, and what waits of it, is counted up to 1,000 each. Beyond that it is estimated, the one by ranks, the other from a sample of 2,000. What is delayed and processing is counted among the first 100,000.';
+    'How many messages of a queue, or of each, are pending (ready, waiting for a permit of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. With completed_since, completed is what was completed after that moment and is kept, which costs little however long the history: asked for every few seconds, with the time of the last answer, it gives rates. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. is_estimate is false where all counts of the row are exact and, by tenant, these are the tenants with the most. By priority it is true where 10,000 are ready, a number that means so many or more, or where 100,000 wait, are delayed or are processing, of which the first 100,000 are counted. By tenant it is true where 1,000 of one priority are ready, or 1,000 wait or are delayed, or 100,000 are processing. Then tenants are looked for that have the most in one of the priorities: one with few in each may be missing. What is ready of a tenant in each priority, and what waits of it, is counted up to 1,000 each. Beyond that it is estimated, the one by ranks, the other from a sample of 2,000. What is delayed and processing is counted among the first 100,000.';

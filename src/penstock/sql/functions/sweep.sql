@@ -31,8 +31,8 @@ comment on function penstock._blocks_of_sweeps() is
 
 -- Probes without a lock: mostly there is nothing to do.
 create or replace function penstock._due(
-    queue_id int, at timestamptz, since timestamptz, has_aside boolean, is_brief boolean,
-    out expired boolean, out leases boolean, out due boolean, out aside boolean
+    queue_id int, at timestamptz, since timestamptz, has_waiting boolean, is_brief boolean,
+    out expired boolean, out leases boolean, out due boolean, out waiting boolean
 )
 language plpgsql
 as $$
@@ -60,9 +60,9 @@ begin
         order by s.due_at limit 1
     ) s
     limit 1;
-    if has_aside then
-        aside := penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true)
-            or exists (select from penstock.places p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1);
+    if has_waiting then
+        waiting := penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true)
+            or exists (select from penstock.permits p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1);
         if expired is null and not is_brief then
             select true into expired
             from penstock.waiting w
@@ -77,7 +77,7 @@ comment on function penstock._due(int, timestamptz, timestamptz, boolean, boolea
 
 -- What a consume does that found too little. The queue's lock is only tried for, since the caller holds rows: waiting here could wait
 -- for a session that deletes the queue. No more than a little: the caller may keep its transaction open.
-create or replace function penstock._sweep_due(queue_id int, at timestamptz, has_aside boolean, missing int) returns boolean
+create or replace function penstock._sweep_due(queue_id int, at timestamptz, has_waiting boolean, missing int) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -90,8 +90,8 @@ declare
 begin
     select penstock._sweep_from(at, f), f.passed_over into since, passed_over
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
-    select * into found_here from penstock._due(queue_id, at, since, has_aside, true);
-    if (coalesce(found_here.expired, found_here.leases, found_here.due, found_here.aside, false) or passed_over is not null) is not true
+    select * into found_here from penstock._due(queue_id, at, since, has_waiting, true);
+    if (coalesce(found_here.expired, found_here.leases, found_here.due, found_here.waiting, false) or passed_over is not null) is not true
         or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
     then
         return false;
@@ -105,7 +105,7 @@ begin
     if found_here.due or passed_over is not null then
         came := came + (penstock._promote(queue_id, at, since, most, passed_over)).due;
     end if;
-    if has_aside then
+    if has_waiting then
         came := came + penstock._take_returns(queue_id)
             + penstock._check_lines(queue_id, false, most) + penstock._check_lines(queue_id, true, most);
     end if;
@@ -119,7 +119,7 @@ comment on function penstock._sweep_due(int, timestamptz, boolean, int) is
 -- id is handed to the next sweep, since that begins at a later time (_sweep_from). again: what the last sweep passed over.
 -- Where a batch is full the ids are not known, passed_over is null, and the next sweep begins where this one did.
 create or replace function penstock._take_back(
-    queue_id int, at timestamptz, since timestamptz, most int, again bigint[], out taken bigint, out passed_over bigint[]
+    queue_id int, at timestamptz, since timestamptz, most int, passed_over_before bigint[], out taken bigint, out passed_over bigint[]
 )
 language plpgsql
 as $$
@@ -143,7 +143,7 @@ begin
         );
         ids := '{}';
     end if;
-    ids := array(select distinct i from unnest(ids || again) i);
+    ids := array(select distinct i from unnest(ids || passed_over_before) i);
     if ids <> '{}' then
         locked := locked || array(
             select a.id from unnest(ids) i(id)
@@ -171,7 +171,7 @@ comment on function penstock._take_back(int, timestamptz, timestamptz, int, bigi
 
 -- With the queue's lock held. The most urgent first. again and passed_over: as in _take_back().
 create or replace function penstock._promote(
-    queue_id int, at timestamptz, since timestamptz, most int, again bigint[], out due bigint, out passed_over bigint[]
+    queue_id int, at timestamptz, since timestamptz, most int, passed_over_before bigint[], out due bigint, out passed_over bigint[]
 )
 language plpgsql
 as $$
@@ -203,7 +203,7 @@ begin
             limit most
         );
     end if;
-    ids := array(select distinct i from unnest(ids || again) i);
+    ids := array(select distinct i from unnest(ids || passed_over_before) i);
     if ids = '{}' then
         return;
     end if;
@@ -225,7 +225,7 @@ comment on function penstock._promote(int, timestamptz, timestamptz, int, bigint
 
 -- With the queue's lock held, in READ COMMITTED. Only messages that are due, or parked; those that another session has locked are
 -- passed over. A message that was only delayed comes in as a new one. A parked one goes to the front, where it came from. A retry
--- goes beside those that wait. In a queue with a cap for each tenant they wait where there is no seat.
+-- goes beside those that wait. In a queue with a cap for each tenant they wait where there is no tenant_permit.
 create or replace function penstock._make_ready(queue_id int, at timestamptz, ids bigint[]) returns bigint[]
 language plpgsql
 as $$
@@ -241,8 +241,8 @@ declare
     moved bigint[];
     tenants text[];
     urgency int[];
-    seated boolean[];
-    has_seat jsonb;
+    holds_tenant_permit boolean[];
+    has_tenant_permit jsonb;
     stale boolean;
 begin
     select
@@ -277,39 +277,39 @@ begin
     last_id := penstock._last_id();
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
     if cap is not null then
-        seated := penstock._seat(queue_id, cap, tenants);
+        holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, tenants);
         -- By id, as a map: a join may be planned as a loop in a loop.
-        has_seat := jsonb_object(ids::text[], seated::text[]);
+        has_tenant_permit := jsonb_object(ids::text[], holds_tenant_permit::text[]);
     end if;
-    with gone as (
+    with removed as (
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     ), judged as materialized (
         select
-            x.*, coalesce(x.has_seat, false) as seated, not coalesce(x.has_seat, true) as waits,
-            row_number() over (partition by x.priority, x.tenant, x.entry, x.has_seat order by x.parked_rank, x.due_at, x.id) as nth,
-            count(*) over (partition by x.priority, x.tenant, x.entry, x.has_seat) as alike
+            x.*, coalesce(x.has_tenant_permit, false) as holds_tenant_permit, not coalesce(x.has_tenant_permit, true) as waits,
+            row_number() over (partition by x.priority, x.tenant, x.entry, x.has_tenant_permit order by x.parked_rank, x.due_at, x.id) as nth,
+            count(*) over (partition by x.priority, x.tenant, x.entry, x.has_tenant_permit) as alike
         from (
             select
-                g.*, plain_tops is not null or g.tenant <> '' as fair, (has_seat ->> g.id::text)::boolean as has_seat,
+                g.*, plain_tops is not null or g.tenant <> '' as ranked_by_tenant, (has_tenant_permit ->> g.id::text)::boolean as has_tenant_permit,
                 case
                     when g.attempts = 0 and g.parked_as is null then 'new'
                     when g.parked_as is not null and plain_tops is null and g.tenant = '' then 'front'
                     else 'back'
                 end as entry
-            from gone g
+            from removed g
         ) x
         order by x.due_at, x.id
-    ), aside as (
+    ), to_waiting as (
         insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
+            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
-            queue_id, queue_id, g.id, g.priority, g.entry = 'new', nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large,
+            queue_id, queue_id, g.id, g.priority, g.entry <> 'new', nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large,
             g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
         from judged g where g.waits
     ), put as (
         insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, again, published_at, expires_at, lifetime, tenant,
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, redelivered, published_at, expires_at, lifetime, tenant,
              dedup_key, headers, payload, body, errors)
         select
             queue_id, g.priority,
@@ -317,28 +317,28 @@ begin
                 g.nth + max(
                     case
                         when g.nth = 1 and g.entry = 'new'
-                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.fair, next_ranks, last_ranks, plain_tops)
+                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.ranked_by_tenant, next_ranks, last_ranks, plain_tops)
                     end
                 ) over (partition by g.priority, g.tenant, g.entry),
                 (max(
                     case
                         when g.nth = 1 and g.entry <> 'new' then penstock._back_ranks(
-                            queue_id, g.priority, g.tenant, g.fair, g.entry = 'front', floor_ranks[g.priority + 1], g.alike::int
+                            queue_id, g.priority, g.tenant, g.ranked_by_tenant, g.entry = 'front', floor_ranks[g.priority + 1], g.alike::int
                         )
                     end
                 ) over (partition by g.priority, g.tenant, g.entry))[g.nth],
                 last_id + g.nth
             ),
-            g.id, g.attempts, g.attempts_limit, g.large, g.fair, g.seated, g.entry = 'back', g.published_at, g.expires_at, g.lifetime, g.tenant,
+            g.id, g.attempts, g.attempts_limit, g.large, g.ranked_by_tenant, g.holds_tenant_permit, g.entry = 'back', g.published_at, g.expires_at, g.lifetime, g.tenant,
             g.dedup_key, g.headers, g.payload, g.body, g.errors
         from judged g where not g.waits
         returning rank
     )
     select max(p.rank) into top_rank from put p;
     perform penstock._cover(top_rank);
-    if seated is not null then
+    if holds_tenant_permit is not null then
         perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
-        from unnest(tenants, urgency, seated) m(tenant, priority, seated) where not m.seated;
+        from unnest(tenants, urgency, holds_tenant_permit) m(tenant, priority, holds_tenant_permit) where not m.holds_tenant_permit;
     end if;
     return moved;
 end

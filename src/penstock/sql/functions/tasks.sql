@@ -46,7 +46,7 @@ begin
 end
 $$;
 comment on function penstock.declare_queue(text, int, int) is
-    'The id of a queue for tasks. It is created where it is missing, without a limit of attempts, since workers know how many each task has, and with places (max_active) that all priorities share. Of one that exists only an administrator changes anything: max_active is set where given, and retain_completed_seconds raised where given. For any other caller it stays as it is; queue_difference() tells.';
+    'The id of a queue for tasks. It is created where it is missing, without a limit of attempts, since workers know how many each task has, and with permits (max_active) that all priorities share. Of one that exists only an administrator changes anything: max_active is set where given, and retain_completed_seconds raised where given. For any other caller it stays as it is; queue_difference() tells.';
 
 create or replace function penstock.queue_difference(queue_name text, max_active int default null, retain_completed_seconds int default null) returns text
 language plpgsql stable security definer

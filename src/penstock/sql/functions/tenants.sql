@@ -1,40 +1,40 @@
 -- Tenants: what tenant_max_active comes to. A line is what one tenant has in one queue. A message of a line is ready or active only
--- while it holds a seat, one of the places of its tenant (kind 4); the others are in waiting.
--- At any moment, for each tenant: free - owed + seated = seats.
+-- while it holds a tenant_permit, one of the permits of its tenant (kind 4); the others are in waiting.
+-- At any moment, for each tenant: free - owed + holds_tenant_permit = tenant_permits.
 --
--- Who moves a waiting message on? The session that returns a seat hands it to the next message of the line. That session and a
+-- Who moves a waiting message on? The session that returns a tenant_permit hands it to the next message of the line. That session and a
 -- publisher can miss each other: each may keep its transaction open, and neither sees what the other has not committed. Hence checks:
 -- 1. A transaction that puts a message into waiting leaves a check of its line (_leave_checks). So does a session that returns a
---    seat which it does not hand on while a message of the line waits.
--- 2. consume and maintain() work checks off (_check_lines): they let messages in as far as seats are free.
+--    tenant_permit which it does not hand on while a message of the line waits.
+-- 2. consume and maintain() work checks off (_check_lines): they let messages in as far as tenant_permits are free.
 -- 3. A check is dropped when no message of its line is visible in waiting; or with the queue's lock held exclusively, when the line
---    is full (_drop_full_checks). No session is then between its look at waiting and its commit, so whatever returns a seat of the
+--    is full (_drop_full_checks). No session is then between its look at waiting and its commit, so whatever returns a tenant_permit of the
 --    line later sees the message.
--- So in every snapshot: a line with a waiting message and a free seat has a check.
+-- So in every snapshot: a line with a waiting message and a free tenant_permit has a check.
 
 -- With a limit, so that it stays a look-up by key wherever it is written.
-create or replace function penstock._seats_of(queue_id int, tenant text) returns int
+create or replace function penstock._tenant_permits_of(queue_id int, tenant text) returns int
 language sql stable
-as $$ select (select k.seats from penstock.tenants k where k.queue_id = _seats_of.queue_id and k.tenant = _seats_of.tenant limit 1) $$;
-comment on function penstock._seats_of(int, text) is 'How many seats a tenant has, free or held; null where it has none yet.';
+as $$ select (select k.permits from penstock.tenants k where k.queue_id = _tenant_permits_of.queue_id and k.tenant = _tenant_permits_of.tenant limit 1) $$;
+comment on function penstock._tenant_permits_of(int, text) is 'How many tenant_permits a tenant has, free or held; null where it has none yet.';
 
-create or replace function penstock._has_free_seat(queue_id int, tenant text, from_rank bigint) returns boolean
+create or replace function penstock._has_free_tenant_permit(queue_id int, tenant text, from_rank bigint) returns boolean
 language sql stable
 as $$
     select (
-        select true from penstock.places p
-        where p.queue_id = _has_free_seat.queue_id and p.kind = 4 and p.tenant = _has_free_seat.tenant and p.rank >= from_rank
+        select true from penstock.permits p
+        where p.queue_id = _has_free_tenant_permit.queue_id and p.kind = 4 and p.tenant = _has_free_tenant_permit.tenant and p.rank >= from_rank
         order by p.rank limit 1
     ) is not null
 $$;
-comment on function penstock._has_free_seat(int, text, bigint) is 'Whether a tenant has a free seat.';
+comment on function penstock._has_free_tenant_permit(int, text, bigint) is 'Whether a tenant has a free tenant_permit.';
 
 create or replace function penstock._leave_checks(queue_id int, tenants text[], priorities int[], is_seen boolean default true) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    from_rank bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
+    from_rank bigint := (select f.permit_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
     unseen boolean;
 begin
     with left_behind as (
@@ -43,7 +43,7 @@ begin
             queue_id,
             -- An old snapshot has not seen whether the line is full.
             is_seen and current_setting('transaction_isolation') not in ('repeatable read', 'serializable')
-                and penstock._seats_of(queue_id, t.tenant) is not null and not penstock._has_free_seat(queue_id, t.tenant, from_rank),
+                and penstock._tenant_permits_of(queue_id, t.tenant) is not null and not penstock._has_free_tenant_permit(queue_id, t.tenant, from_rank),
             t.priority, nextval('penstock.message_ids'), penstock.clock(), t.tenant
         from (
             select x.tenant, coalesce(min(x.priority), 0) as priority from unnest(tenants, priorities) x(tenant, priority)
@@ -69,7 +69,7 @@ declare
 begin
     opened := array(
         select t.tenant from unnest(tenants) t(tenant)
-        where penstock._seats_of(queue_id, t.tenant) is null
+        where penstock._tenant_permits_of(queue_id, t.tenant) is null
             and pg_try_advisory_xact_lock(1346719316, hashtext(queue_id || ' ' || t.tenant))
     );
     if opened = '{}' then
@@ -77,18 +77,18 @@ begin
     end if;
     -- With the lock held the line is looked for once more: another session may have opened it just before.
     with made as (
-        insert into penstock.tenants as k (queue_id, tenant, seats)
-        select queue_id, t.tenant, cap from unnest(opened) t(tenant) where penstock._seats_of(queue_id, t.tenant) is null
+        insert into penstock.tenants as k (queue_id, tenant, permits)
+        select queue_id, t.tenant, cap from unnest(opened) t(tenant) where penstock._tenant_permits_of(queue_id, t.tenant) is null
         returning k.tenant
     )
-    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, 4, nextval('penstock.message_ids'), m.tenant
     from made m cross join generate_series(1, cap);
 end
 $$;
-comment on function penstock._open_lines(int, int, text[]) is 'Gives tenants that have no seats in the queue yet all of theirs.';
+comment on function penstock._open_lines(int, int, text[]) is 'Gives tenants that have no tenant_permits in the queue yet all of theirs.';
 
--- With the queue's lock held. A changed cap takes effect on a line here: where seats are taken or returned.
+-- With the queue's lock held. A changed cap takes effect on a line here: where tenant_permits are taken or returned.
 create or replace function penstock._adjust_lines(queue_id int, cap int, tenants text[]) returns void
 language plpgsql
 as $$
@@ -97,48 +97,48 @@ declare
     line record;
 begin
     for line in
-        select k.tenant, k.seats
+        select k.tenant, k.permits
         from unnest(tenants) t(tenant)
         cross join lateral (
-            select k.tenant, k.seats from penstock.tenants k
-            where k.queue_id = queue_id and k.tenant = t.tenant and k.seats <> cap for update skip locked
+            select k.tenant, k.permits from penstock.tenants k
+            where k.queue_id = queue_id and k.tenant = t.tenant and k.permits <> cap for update skip locked
         ) k
     loop
-        perform penstock._add_seats(queue_id, line.tenant, cap - line.seats);
-        update penstock.tenants k set seats = cap where k.queue_id = queue_id and k.tenant = line.tenant;
+        perform penstock._add_tenant_permits(queue_id, line.tenant, cap - line.permits);
+        update penstock.tenants k set permits = cap where k.queue_id = queue_id and k.tenant = line.tenant;
     end loop;
 end
 $$;
-comment on function penstock._adjust_lines(int, int, text[]) is 'Brings the seats of tenants in line with the cap of the queue.';
+comment on function penstock._adjust_lines(int, int, text[]) is 'Brings the tenant_permits of tenants in line with the cap of the queue.';
 
--- With the queue's lock held. Rows that another session has are passed over. A tenant that has no seats in the queue yet gets none.
-create or replace function penstock._take_seats(queue_id int, cap int, tenants text[], wanted int[]) returns int[]
+-- With the queue's lock held. Rows that another session has are passed over. A tenant that has no tenant_permits in the queue yet gets none.
+create or replace function penstock._take_tenant_permits(queue_id int, cap int, tenants text[], wanted int[]) returns int[]
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    from_rank bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
+    from_rank bigint := (select f.permit_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
     taken text[];
 begin
     perform penstock._adjust_lines(queue_id, cap, tenants);
-    with gone as (
-        delete from penstock.places s
+    with removed as (
+        delete from penstock.permits s
         where s.queue_id + 0 = queue_id and s.ctid = any(array(
             select x.ctid
             from unnest(tenants, wanted) t(tenant, n)
             cross join lateral (
-                select x.ctid from penstock.places x
+                select x.ctid from penstock.permits x
                 where x.queue_id = queue_id and x.kind = 4 and x.tenant = t.tenant and x.rank >= from_rank
                 order by x.rank limit t.n for update skip locked
             ) x
         ))
         returning s.tenant
     )
-    select array_agg(g.tenant) into taken from gone g;
+    select array_agg(g.tenant) into taken from removed g;
     return penstock._count_each(tenants, taken);
 end
 $$;
-comment on function penstock._take_seats(int, int, text[], int[]) is 'Takes free seats of tenants, up to so many of each, and returns how many of each.';
+comment on function penstock._take_tenant_permits(int, int, text[], int[]) is 'Takes free tenant_permits of tenants, up to so many of each, and returns how many of each.';
 
 create or replace function penstock._count_each(names text[], found text[]) returns int[]
 language sql stable
@@ -152,7 +152,7 @@ comment on function penstock._count_each(text[], text[]) is 'How often each name
 
 -- With the queue's lock held, for messages in the order in which they come in. Where messages of the tenant wait already, new ones line
 -- up behind them: a publisher may keep its transaction open, and must take no message of others along.
-create or replace function penstock._seat(queue_id int, cap int, tenants text[]) returns boolean[]
+create or replace function penstock._assign_tenant_permits(queue_id int, cap int, tenants text[]) returns boolean[]
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -169,24 +169,24 @@ begin
             order by x.nth
         );
     end if;
-    return penstock._first_of_each(tenants, names, penstock._take_seats(queue_id, cap, names, numbers));
+    return penstock._first_of_each(tenants, names, penstock._take_tenant_permits(queue_id, cap, names, numbers));
 end
 $$;
-comment on function penstock._seat(int, int, text[]) is 'For each message, by its tenant, whether it has got a seat.';
+comment on function penstock._assign_tenant_permits(int, int, text[]) is 'For each message, by its tenant, whether it has got a tenant_permit.';
 
-create or replace function penstock._first_of_each(tenants text[], names text[], seats int[]) returns boolean[]
+create or replace function penstock._first_of_each(tenants text[], names text[], tenant_permits int[]) returns boolean[]
 language sql stable
 set enable_hashjoin = on set enable_sort = on
 as $$
-    select array_agg(m.nth <= s.seats order by m.n)
+    select array_agg(m.nth <= s.tenant_permits order by m.n)
     from (select x.tenant, x.n, row_number() over (partition by x.tenant order by x.n) as nth from unnest(tenants) with ordinality x(tenant, n)) m
-    join unnest(names, seats) s(tenant, seats) on s.tenant = m.tenant
+    join unnest(names, tenant_permits) s(tenant, tenant_permits) on s.tenant = m.tenant
 $$;
-comment on function penstock._first_of_each(text[], text[], int[]) is 'Gives the seats of each tenant to its first messages.';
+comment on function penstock._first_of_each(text[], text[], int[]) is 'Gives the tenant_permits of each tenant to its first messages.';
 
--- With the queue's lock held, in READ COMMITTED. The most urgent first, then those that come back, then the oldest. The seats are
+-- With the queue's lock held, in READ COMMITTED. The most urgent first, then those that come back, then the oldest. The tenant_permits are
 -- the caller's to give.
-create or replace function penstock._bring_in(queue_id int, tenants text[], numbers int[], seated boolean) returns int[]
+create or replace function penstock._bring_in(queue_id int, tenants text[], numbers int[], holds_tenant_permit boolean) returns int[]
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -208,7 +208,7 @@ begin
         from generate_series(0, 7) line
         cross join lateral (
             select w.id from penstock.waiting w
-            where w.queue_id = queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1) and w.rank >= from_rank
+            where w.queue_id = queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.redelivered = (line % 2 = 0) and w.rank >= from_rank
                 and (w.expires_at is null or w.expires_at > at)
             order by w.rank limit t.most for update skip locked
         ) w
@@ -219,20 +219,20 @@ begin
     end if;
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
-    with gone as (
+    with removed as (
         delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
     ), put as (
         insert into penstock.ready as r
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, fair, seated, published_at, expires_at, lifetime, tenant, dedup_key,
+            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, published_at, expires_at, lifetime, tenant, dedup_key,
              headers, payload, body, errors)
         select
             queue_id, g.priority,
             g.nth + max(
                 case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, true, next_ranks, null, plain_tops) end
             ) over (partition by g.tenant, g.priority),
-            g.id, g.attempts, g.attempts_limit, g.large, true, seated, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
+            g.id, g.attempts, g.attempts_limit, g.large, true, holds_tenant_permit, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
             g.headers, g.payload, g.body, g.errors
-        from (select x.*, row_number() over (partition by x.tenant, x.priority order by x.fresh, x.rank) as nth from gone x) g
+        from (select x.*, row_number() over (partition by x.tenant, x.priority order by x.redelivered desc, x.rank) as nth from removed x) g
         returning r.tenant, r.rank
     )
     select array_agg(p.tenant), max(p.rank) into moved, top_rank from put p;
@@ -255,7 +255,7 @@ as $$
             select from generate_series(0, 7) line
             cross join lateral (
                 select from penstock.waiting w
-                where w.queue_id = _tenants_waiting.queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1)
+                where w.queue_id = _tenants_waiting.queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.redelivered = (line % 2 = 0)
                     and w.rank >= f.waiting_rank
                 order by w.rank limit 1
             ) w
@@ -265,15 +265,15 @@ as $$
 $$;
 comment on function penstock._tenants_waiting(int, text[]) is 'Those of the tenants that have a message in waiting.';
 
--- With the queue's lock held, in READ COMMITTED. A seat is handed on only where the line has no other that is free: the caller may keep
+-- With the queue's lock held, in READ COMMITTED. A tenant_permit is handed on only where the line has no other that is free: the caller may keep
 -- its transaction open, and what it lets in is visible when that ends. True: something has become ready.
-create or replace function penstock._return_seats(queue_id int, tenants text[]) returns boolean
+create or replace function penstock._return_tenant_permits(queue_id int, tenants text[]) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     cap int := (select q.tenant_max_active from penstock.queues q where q.id = queue_id);
-    from_rank bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
+    from_rank bigint := (select f.permit_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
     names text[];
     numbers int[];
     handed int[];
@@ -286,19 +286,19 @@ begin
     select array_agg(t.tenant order by t.tenant), array_agg(t.n order by t.tenant) into names, numbers
     from (select x as tenant, count(*)::int as n from unnest(tenants) x group by x) t;
     perform penstock._adjust_lines(queue_id, cap, names);
-    numbers := penstock._pay_seats(queue_id, names, numbers);
+    numbers := penstock._repay_tenant_debts(queue_id, names, numbers);
     if not penstock._anything_waits(queue_id) then
-        perform penstock._free_seats(queue_id, names, numbers);
+        perform penstock._free_tenant_permits(queue_id, names, numbers);
         return false;
     end if;
     handed := array(
-        select case when penstock._has_free_seat(queue_id, t.tenant, from_rank) then 0 else t.n end
+        select case when penstock._has_free_tenant_permit(queue_id, t.tenant, from_rank) then 0 else t.n end
         from unnest(names, numbers) with ordinality t(tenant, n, nth) order by t.nth
     );
     moved := penstock._bring_in(queue_id, names, handed, true);
     unused := array(select t.tenant from unnest(names, numbers, moved) t(tenant, n, moved) where t.n > t.moved);
     if unused <> '{}' then
-        perform penstock._free_seats(queue_id, names, array(select t.n - t.moved from unnest(numbers, moved) with ordinality t(n, moved, nth) order by t.nth));
+        perform penstock._free_tenant_permits(queue_id, names, array(select t.n - t.moved from unnest(numbers, moved) with ordinality t(n, moved, nth) order by t.nth));
         -- They are locked, and their holder may roll back; or the next look lets them in.
         unused := penstock._tenants_waiting(queue_id, unused);
         if unused <> '{}' then
@@ -308,60 +308,60 @@ begin
     return 0 < any (moved);
 end
 $$;
-comment on function penstock._return_seats(int, text[]) is 'Gives seats back: to the next that wait, else they are free.';
+comment on function penstock._return_tenant_permits(int, text[]) is 'Gives tenant_permits back: to the next that wait, else they are free.';
 
-create or replace function penstock._free_seats(queue_id int, tenants text[], numbers int[]) returns void
+create or replace function penstock._free_tenant_permits(queue_id int, tenants text[], numbers int[]) returns void
 language sql
 as $$
-    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, 4, nextval('penstock.message_ids'), t.tenant
     from unnest(tenants, numbers) t(tenant, n) cross join generate_series(1, t.n)
 $$;
-comment on function penstock._free_seats(int, text[], int[]) is 'Adds free seats to tenants, so many to each.';
+comment on function penstock._free_tenant_permits(int, text[], int[]) is 'Adds free tenant_permits to tenants, so many to each.';
 
--- Mostly no line owes a seat, and one look tells.
-create or replace function penstock._pay_seats(queue_id int, tenants text[], numbers int[]) returns int[]
+-- Mostly no line owes a tenant_permit, and one look tells.
+create or replace function penstock._repay_tenant_debts(queue_id int, tenants text[], numbers int[]) returns int[]
 language plpgsql
 as $$
 #variable_conflict use_variable
 begin
-    perform from penstock.places o where o.queue_id = queue_id and o.kind = 14 order by o.tenant, o.rank limit 1;
+    perform from penstock.permits o where o.queue_id = queue_id and o.kind = 14 order by o.tenant, o.rank limit 1;
     if found then
         for i in 1..cardinality(tenants) loop
-            numbers[i] := cardinality(penstock._pay(queue_id, tenants[i], array_fill(4::smallint, array[numbers[i]])));
+            numbers[i] := cardinality(penstock._repay(queue_id, tenants[i], array_fill(4::smallint, array[numbers[i]])));
         end loop;
     end if;
     return numbers;
 end
 $$;
-comment on function penstock._pay_seats(int, text[], int[]) is 'Pays what tenants owe out of seats that come back, and returns how many of each are left.';
+comment on function penstock._repay_tenant_debts(int, text[], int[]) is 'Pays what tenants owe out of tenant_permits that come back, and returns how many of each are left.';
 
 -- With the queue's lock held. More: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
-create or replace function penstock._add_seats(queue_id int, tenant text, more int) returns void
+create or replace function penstock._add_tenant_permits(queue_id int, tenant text, more int) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     free constant smallint := 4;
     owed constant smallint := 14;
-    gone int;
+    removed int;
 begin
     if more = 0 then
         return;
     end if;
-    delete from penstock.places p
+    delete from penstock.permits p
     where p.queue_id + 0 = queue_id and p.ctid = any(array(
-        select x.ctid from penstock.places x
+        select x.ctid from penstock.permits x
         where x.queue_id = queue_id and x.kind = case when more > 0 then owed else free end and x.tenant = tenant
         order by x.rank limit abs(more) for update skip locked
     ));
-    get diagnostics gone = row_count;
-    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    get diagnostics removed = row_count;
+    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, case when more > 0 then free else owed end, nextval('penstock.message_ids'), tenant
-    from generate_series(1, abs(more) - gone);
+    from generate_series(1, abs(more) - removed);
 end
 $$;
-comment on function penstock._add_seats(int, text, int) is 'Adds free seats to a tenant, or takes some away.';
+comment on function penstock._add_tenant_permits(int, text, int) is 'Adds free tenant_permits to a tenant, or takes some away.';
 
 create or replace function penstock._anything_waits(queue_id int) returns boolean
 language plpgsql
@@ -378,7 +378,7 @@ end
 $$;
 comment on function penstock._anything_waits(int) is 'Whether a queue has messages in waiting.';
 
--- With the queue's lock held, in READ COMMITTED. Of each line at most so many messages come in, and as far as it has free seats. Returns
+-- With the queue's lock held, in READ COMMITTED. Of each line at most so many messages come in, and as far as it has free tenant_permits. Returns
 -- how many came in.
 create or replace function penstock._admit(queue_id int, cap int, tenants text[], most int) returns bigint
 language plpgsql
@@ -387,7 +387,7 @@ as $$
 declare
     from_rank bigint := (select f.waiting_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
     wanted int[];
-    seats int[];
+    tenant_permits int[];
     moved int[];
 begin
     if cap is null then
@@ -401,7 +401,7 @@ begin
                 select from generate_series(0, 7) line
                 cross join lateral (
                     select from penstock.waiting w
-                    where w.queue_id = queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.fresh = (line % 2 = 1)
+                    where w.queue_id = queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.redelivered = (line % 2 = 0)
                         and w.rank >= from_rank
                     order by w.rank limit least(cap, most)
                 ) w
@@ -411,16 +411,16 @@ begin
         order by t.nth
     );
     perform penstock._open_lines(queue_id, cap, array(select t.tenant from unnest(tenants, wanted) t(tenant, n) where t.n > 0));
-    seats := penstock._take_seats(queue_id, cap, tenants, wanted);
-    if 0 = all (seats) then
+    tenant_permits := penstock._take_tenant_permits(queue_id, cap, tenants, wanted);
+    if 0 = all (tenant_permits) then
         return 0;
     end if;
-    moved := penstock._bring_in(queue_id, tenants, seats, true);
-    perform penstock._free_seats(queue_id, tenants, array(select t.n - t.moved from unnest(seats, moved) with ordinality t(n, moved, nth) order by t.nth));
+    moved := penstock._bring_in(queue_id, tenants, tenant_permits, true);
+    perform penstock._free_tenant_permits(queue_id, tenants, array(select t.n - t.moved from unnest(tenant_permits, moved) with ordinality t(n, moved, nth) order by t.nth));
     return (select sum(m) from unnest(moved) m);
 end
 $$;
-comment on function penstock._admit(int, int, text[], int) is 'Moves waiting messages of tenants to ready, as far as these have free seats.';
+comment on function penstock._admit(int, int, text[], int) is 'Moves waiting messages of tenants to ready, as far as these have free tenant_permits.';
 
 create or replace function penstock._any_check(queue_id int, seen_full boolean) returns boolean
 language plpgsql
@@ -544,13 +544,13 @@ as $$
 #variable_conflict use_variable
 declare
     cap int := (select q.tenant_max_active from penstock.queues q where q.id = queue_id);
-    seats_from bigint := (select f.place_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
+    tenant_permits_from bigint := (select f.permit_ranks[5] from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1);
 begin
     return array(
         select t.tenant
         -- With an offset, so that each line is looked at once, and not each check.
         from (select x.tenant, min(x.nth) as nth from unnest(names) with ordinality x(tenant, nth) group by x.tenant offset 0) t
-        where cap is null or penstock._seats_of(queue_id, t.tenant) is distinct from cap or penstock._has_free_seat(queue_id, t.tenant, seats_from)
+        where cap is null or penstock._tenant_permits_of(queue_id, t.tenant) is distinct from cap or penstock._has_free_tenant_permit(queue_id, t.tenant, tenant_permits_from)
         order by t.nth limit most
     );
 end
@@ -608,14 +608,14 @@ begin
             where x.queue_id = newest.queue_id and x.seen_full and x.rank >= newest.check_rank
             order by x.rank limit 1000
         ) x
-        where penstock._seats_of(newest.queue_id, x.tenant) = cap
-            and not penstock._has_free_seat(newest.queue_id, x.tenant, newest.place_ranks[5])
+        where penstock._tenant_permits_of(newest.queue_id, x.tenant) = cap
+            and not penstock._has_free_tenant_permit(newest.queue_id, x.tenant, newest.permit_ranks[5])
     ));
 end
 $$;
-comment on function penstock._drop_full_checks(penstock.floors) is 'Removes checks of lines that have no free seat.';
+comment on function penstock._drop_full_checks(penstock.floors) is 'Removes checks of lines that have no free tenant_permit.';
 
--- With the queue's lock held exclusively. What is active when a queue gets a cap is seated, or its tenant owes a seat; what is
+-- With the queue's lock held exclusively. What is active when a queue gets a cap is holds_tenant_permit, or its tenant owes a tenant_permit; what is
 -- ready waits, to be admitted in turn. A cap that is taken away leaves what waits to the next looks.
 create or replace function penstock._change_tenant_cap(queue_id int, before int, after int) returns void
 language plpgsql
@@ -626,7 +626,7 @@ begin
         return;
     end if;
     if before is null or after is null then
-        delete from penstock.places p where p.queue_id = queue_id and p.kind in (4, 14, 24);
+        delete from penstock.permits p where p.queue_id = queue_id and p.kind in (4, 14, 24);
         delete from penstock.tenants t where t.queue_id = queue_id;
     end if;
     if before is null then
@@ -661,20 +661,20 @@ as $$
 declare
     held record;
 begin
-    with gone as (
+    with removed as (
         delete from penstock.ready r where r.queue_id = queue_id returning r.*
     )
     insert into penstock.waiting
-        (queue_id, sweep_queue_id, id, priority, fresh, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant, dedup_key,
+        (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant, dedup_key,
          headers, payload, body, errors)
     select
-        queue_id, queue_id, g.id, g.priority, g.attempts = 0, nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large, g.published_at,
+        queue_id, queue_id, g.id, g.priority, g.attempts > 0, nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large, g.published_at,
         g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
-    from (select x.* from gone x order by x.rank, x.id) g;
-    update penstock.active a set seated = true where a.queue_id = queue_id;
+    from (select x.* from removed x order by x.rank, x.id) g;
+    update penstock.active a set holds_tenant_permit = true where a.queue_id = queue_id;
     for held in select a.tenant, count(*)::int as n from penstock.active a where a.queue_id = queue_id group by a.tenant loop
-        insert into penstock.tenants (queue_id, tenant, seats) values (queue_id, held.tenant, cap);
-        perform penstock._add_seats(queue_id, held.tenant, cap - held.n);
+        insert into penstock.tenants (queue_id, tenant, permits) values (queue_id, held.tenant, cap);
+        perform penstock._add_tenant_permits(queue_id, held.tenant, cap - held.n);
     end loop;
 end
 $$;

@@ -1,7 +1,7 @@
 -- Unreadable: values that cannot be sent to a client. Publishing refuses text that is too long (_text_bytes). What is left
 -- is damage: a disk that lost a part of a value, bytes that are no text in a database without an encoding.
 
--- An error that may be gone the next time (out of memory, a lock, a shutdown) says nothing about the value.
+-- An error that may be removed the next time (out of memory, a lock, a shutdown) says nothing about the value.
 create or replace function penstock._unreadable(value anyelement) returns text
 language plpgsql
 as $$
@@ -196,12 +196,12 @@ begin
             penstock._add_error(case when faults[4] is null then g.errors end, g.attempts, at, error), error
         from removed g
     )
-    select g.dedup_key, case when g.seated then g.tenant end as seat into removed from removed g;
+    select g.dedup_key, case when g.holds_tenant_permit then g.tenant end as tenant_permit into removed from removed g;
     if removed.dedup_key is not null then
         perform penstock._free_dedup_keys(queue_id, array[removed.dedup_key], array[message_id]);
     end if;
-    if removed.seat is not null then
-        perform penstock._make_room(queue_id, null, array[removed.seat]);
+    if removed.tenant_permit is not null then
+        perform penstock._make_room(queue_id, null, array[removed.tenant_permit]);
     end if;
     return true;
 end

@@ -29,7 +29,7 @@ declare
         $$86400$$,
         $$again$$,
         $$clock_timestamp()$$,
-        $$fair$$,
+        $$ranked_by_tenant$$,
         $$false$$,
         $$only_row$$,
         $$true$$

@@ -58,13 +58,13 @@ comment on column penstock.queues.max_active is
 comment on column penstock.queues.min_active is
     'Places that each priority gets at least where max_active allows.';
 comment on column penstock.queues.priority_shares is
-    'Percent of max_active for the priorities 0 to 3; {0,0,0,0}: they share all places, the most urgent first.';
+    'Percent of max_active for the priorities 0 to 3; {0,0,0,0}: they share all permits, the most urgent first.';
 comment on column penstock.queues.tenant_max_active is
     'At most so many messages of one tenant are ready or active; null: no limit.';
 comment on column penstock.queues.notify is
     'Whether a publish wakes waiting consumers by NOTIFY.';
 comment on column penstock.queues.quotas is
-    'Not a setting: what max_active, min_active and priority_shares come to, the places of each priority; one number where all share them.';
+    'Not a setting: what max_active, min_active and priority_shares come to, the permits of each priority; one number where all share them.';
 comment on column penstock.queues.publishers is
     'Roles that may publish to the queue, by name (grant_queue). null: it is open. So are consumers and viewers.';
 comment on column penstock.queues.consumers is
@@ -85,7 +85,7 @@ create table penstock.floors (
     tick bigint not null,
     previous_tick bigint,
     ranks bigint[] not null,
-    place_ranks bigint[] not null default '{0,0,0,0,0}',
+    permit_ranks bigint[] not null default '{0,0,0,0,0}',
     waiting_rank bigint not null default 0,
     check_rank bigint not null default 0,
     swept_to timestamptz,
@@ -94,7 +94,7 @@ create table penstock.floors (
     sweep_all_cheap boolean,
     primary key (queue_id, tick)
 );
-comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free places, waiting and the checks are empty for good, and the time up to which leases and due times were looked through.';
+comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free permits, waiting and the checks are empty for good, and the time up to which leases and due times were looked through.';
 comment on column penstock.floors.sweep_all_after is
     'When the next sweep is to look at all leases and due times, not only at those since swept_to: a transaction may have committed one late.';
 comment on column penstock.floors.sweep_all_cheap is
@@ -111,9 +111,9 @@ create table penstock.ready (
     attempts int not null,
     attempts_limit int,
     large boolean not null,
-    fair boolean not null,
-    seated boolean not null default false,
-    again boolean not null default false,
+    ranked_by_tenant boolean not null,
+    holds_tenant_permit boolean not null default false,
+    redelivered boolean not null default false,
     published_at timestamptz not null,
     expires_at timestamptz,
     lifetime interval,
@@ -125,20 +125,20 @@ create table penstock.ready (
     errors jsonb
 );
 create index ready_order on penstock.ready (queue_id, priority, rank, id);
-create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where fair;
-create index ready_again on penstock.ready (priority, tenant, queue_id, rank) where again;
+create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where ranked_by_tenant;
+create index ready_redelivered on penstock.ready (priority, tenant, queue_id, rank) where redelivered;
 -- With the id, so that one message that is over is found by its key (dedup.sql).
 create index ready_expiry on penstock.ready (queue_id, expires_at, id) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
 comment on column penstock.ready.lifetime is
     'The time to live of a message that was requeued; of others it is expires_at less published_at.';
-comment on column penstock.ready.fair is
+comment on column penstock.ready.ranked_by_tenant is
     'Whether the rank was given by tenant. A queue without tenants has no such rows, and does not pay for the index.';
 
-comment on column penstock.ready.again is
+comment on column penstock.ready.redelivered is
     'Whether it came back and stands beside a message that waits, not in front: the next that comes back goes beside a later one.';
-comment on column penstock.ready.seated is
-    'Whether it holds one of the places of its tenant (tenant_max_active).';
+comment on column penstock.ready.holds_tenant_permit is
+    'Whether it holds one of the permits of its tenant (tenant_max_active).';
 
 -- sweep_queue_id is queue_id once more, for the index by time: so no look-up by key can take that index for its own,
 -- whatever the statistics say.
@@ -185,9 +185,9 @@ create table penstock.active (
     priority smallint not null,
     attempts int not null,
     attempts_limit int,
-    place smallint,
+    permit smallint,
     large boolean not null,
-    seated boolean not null default false,
+    holds_tenant_permit boolean not null default false,
     vt timestamptz not null,
     claimed_at timestamptz not null,
     published_at timestamptz not null,
@@ -205,16 +205,16 @@ create table penstock.active (
 create index active_lease on penstock.active (sweep_queue_id, vt);
 comment on table penstock.active is 'Messages that a consumer holds a lease on until vt.';
 
-comment on column penstock.active.place is
+comment on column penstock.active.permit is
     'The line that its place came from, to which it goes back (max_active); null where it holds none.';
 
--- In line behind the places of their tenant; those that come back first. The rank is a fresh id, so that there is a floor.
+-- In line behind the permits of their tenant; those that come back first. The rank is a fresh id, so that there is a floor.
 create table penstock.waiting (
     queue_id int not null,
     sweep_queue_id int not null,
     id bigint not null,
     priority smallint not null,
-    fresh boolean not null,
+    redelivered boolean not null,
     rank bigint not null,
     attempts int not null,
     attempts_limit int,
@@ -230,33 +230,33 @@ create table penstock.waiting (
     errors jsonb,
     primary key (id, queue_id)
 );
-create index waiting_order on penstock.waiting (queue_id, tenant, priority, fresh, rank);
+create index waiting_order on penstock.waiting (queue_id, tenant, priority, redelivered desc, rank);
 create index waiting_floor on penstock.waiting (sweep_queue_id, rank);
 create index waiting_expiry on penstock.waiting (queue_id, expires_at) where expires_at is not null;
 comment on table penstock.waiting is 'Messages whose tenant has as many ready and active as it may; and those of tenants that were published under a snapshot too old to rank them.';
 
 -- A place is a row as long as it is free. To claim takes rows away, to settle puts them back: so what is free and what is
 -- held add up at any moment, and nobody counts or waits. kind 0 to 3: the priorities (max_active), 4: a tenant
--- (tenant_max_active). 10 more: owed, a place to be given up by whoever gives one back next, since a cap was changed; its
+-- (tenant_max_active). 10 more: owed, a permit to be given up by whoever gives one back next, since a cap was changed; its
 -- tenant says to which priority, if to any. 20 more: given back by who could not see what is owed, free as soon as somebody looks.
-create table penstock.places (
+create table penstock.permits (
     queue_id int not null,
     sweep_queue_id int not null,
     kind smallint not null,
     rank bigint not null,
     tenant text collate "C" not null
 );
-create index places_order on penstock.places (queue_id, kind, tenant, rank);
-create index places_seats on penstock.places (sweep_queue_id, rank) where kind = 4;
-comment on table penstock.places is 'Free places of queues with caps, in the order in which they became free.';
+create index permits_order on penstock.permits (queue_id, kind, tenant, rank);
+create index permits_of_tenants on penstock.permits (sweep_queue_id, rank) where kind = 4;
+comment on table penstock.permits is 'Free permits of queues with caps, in the order in which they became free.';
 
 create table penstock.tenants (
     queue_id int not null,
     tenant text collate "C" not null,
-    seats int not null,
+    permits int not null,
     primary key (queue_id, tenant)
 );
-comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of places that each has, free or held. Written by consume and maintain() when a tenant comes, and when the cap was changed.';
+comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of permits that each has, free or held. Written by consume and maintain() when a tenant comes, and when the cap was changed.';
 
 -- A line is what one tenant has in one queue. The rule is told in tenants.sql.
 create table penstock.line_checks (
@@ -268,7 +268,7 @@ create table penstock.line_checks (
     tenant text collate "C" not null
 );
 create index line_checks_order on penstock.line_checks (queue_id, seen_full, rank);
-comment on table penstock.line_checks is 'Lines in which a message may wait although its tenant has a free place: consume and maintain() look at them.';
+comment on table penstock.line_checks is 'Lines in which a message may wait although its tenant has a free permit: consume and maintain() look at them.';
 comment on column penstock.line_checks.seen_full is
     'Whether the line was full when the check was left: then only a consume that finds too little looks at it, and maintain().';
 comment on column penstock.line_checks.priority is
@@ -368,11 +368,11 @@ alter table penstock.ready set (autovacuum_vacuum_scale_factor = 0.02, autovacuu
 alter table penstock.active set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.scheduled set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.waiting set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
-alter table penstock.places set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
+alter table penstock.permits set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.line_checks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
 -- A table that was never analyzed is taken for ten pages; these are to be taken as they are.
-analyze penstock.ready, penstock.scheduled, penstock.active, penstock.waiting, penstock.places, penstock.line_checks, penstock.dead, penstock.done, penstock.floors;
+analyze penstock.ready, penstock.scheduled, penstock.active, penstock.waiting, penstock.permits, penstock.line_checks, penstock.dead, penstock.done, penstock.floors;
 
 create type penstock.message as (
     message_id bigint,

@@ -85,7 +85,7 @@ create type penstock.queue_diagnosis as (
     paused_at timestamptz,
     ready_count bigint,
     waiting_since timestamptz,
-    seatless_count bigint,
+    without_permit_count bigint,
     neglected_count bigint,
     neglected_since timestamptz,
     overdue_count bigint,

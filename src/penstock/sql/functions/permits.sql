@@ -1,8 +1,8 @@
--- Places: what max_active comes to. A free place is a row; a claim takes it away, whoever settles puts it back.
+-- Places: what max_active comes to. A free permit is a row; a claim takes it away, whoever settles puts it back.
 -- At any moment, for each kind: free - owed + held = quota.
 
 -- By largest remainder; what does not go in is the more urgent one's. Then each gets min_active, where four times that fit, and
--- at least one where it has a share at all; the places for it come from the priority that has the most to spare, the least urgent of those.
+-- at least one where it has a share at all; the permits for it come from the priority that has the most to spare, the least urgent of those.
 create or replace function penstock._quotas(max_active int, min_active int, shares int[]) returns int[]
 language plpgsql immutable
 as $$
@@ -54,10 +54,10 @@ begin
 end
 $$;
 comment on function penstock._quotas(int, int, int[]) is
-    'The places of each priority; one number, for all together, where there are too few to divide.';
+    'The permits of each priority; one number, for all together, where there are too few to divide.';
 
--- Messages first, no more than places are free, then a place for each: who finds nothing to do holds no place meanwhile. Rows of both that
--- somebody else has are passed over. Where others were faster with the places, the rest of the messages is let go when the
+-- Messages first, no more than permits are free, then a permit for each: who finds nothing to do holds no permit meanwhile. Rows of both that
+-- somebody else has are passed over. Where others were faster with the permits, the rest of the messages is let go when the
 -- transaction ends.
 create or replace function penstock._reserve(queue_id int, most int, at timestamptz, pooled boolean) returns tid[]
 language plpgsql
@@ -66,12 +66,12 @@ as $$
 declare
     reserved tid[] := '{}';
     ranks bigint[];
-    place_ranks bigint[];
+    permit_ranks bigint[];
     kind int := 0;
     rows tid[];
     taken int;
 begin
-    select f.ranks, f.place_ranks into ranks, place_ranks
+    select f.ranks, f.permit_ranks into ranks, permit_ranks
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     for p in 0..3 loop
         -- To look whether there is anything at all takes the least.
@@ -87,18 +87,18 @@ begin
             order by r.rank, r.id
             limit (
                 select count(*) from (
-                    select from penstock.places s
-                    where s.queue_id = queue_id and s.kind = kind and s.tenant = '' and s.rank >= place_ranks[kind + 1]
+                    select from penstock.permits s
+                    where s.queue_id = queue_id and s.kind = kind and s.tenant = '' and s.rank >= permit_ranks[kind + 1]
                     order by s.rank limit most
                 ) free
             )
             for update skip locked
         );
         continue when rows = '{}';
-        delete from penstock.places s
+        delete from penstock.permits s
         where s.queue_id + 0 = queue_id and s.ctid = any(array(
-            select x.ctid from penstock.places x
-            where x.queue_id = queue_id and x.kind = kind and x.tenant = '' and x.rank >= place_ranks[kind + 1]
+            select x.ctid from penstock.permits x
+            where x.queue_id = queue_id and x.kind = kind and x.tenant = '' and x.rank >= permit_ranks[kind + 1]
             order by x.rank limit cardinality(rows) for update skip locked
         ));
         get diagnostics taken = row_count;
@@ -110,17 +110,17 @@ begin
 end
 $$;
 comment on function penstock._reserve(int, int, timestamptz, boolean) is
-    'Locks messages that may be claimed under max_active, and takes a place for each.';
+    'Locks messages that may be claimed under max_active, and takes a permit for each.';
 
 create or replace function penstock._capped(queue_id int) returns boolean
 language sql stable
 as $$ select q.quotas is not null or q.tenant_max_active is not null from penstock.queues q where q.id = queue_id $$;
 comment on function penstock._capped(int) is 'Whether a queue has a cap: then who settles takes the lock of the queue first.';
 
--- Lists have no nulls among others. Two cannot give back at once, and put places aside for the next who looks (_take_returns): who
+-- Lists have no nulls among others. Two cannot give back at once, and put permits aside for the next who looks (_take_returns): who
 -- cannot see what is owed, under an old snapshot; and who found the queue without a cap, took no lock, and holds rows by now: it
 -- must not wait for whoever has the lock and wants those rows.
-create or replace function penstock._make_room(queue_id int, kinds smallint[], seats text[]) returns void
+create or replace function penstock._make_room(queue_id int, kinds smallint[], tenant_permits text[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -130,24 +130,24 @@ begin
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
         or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
     then
-        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+        insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
         select q.id, q.id, r.kind, nextval('penstock.message_ids'), r.tenant
         from penstock.queues q
         cross join lateral (
             select k + 20 as kind, '' as tenant from unnest(kinds) k where k is not null and q.quotas is not null
             union all
-            select 24, t from unnest(seats) t where t is not null and q.tenant_max_active is not null
+            select 24, t from unnest(tenant_permits) t where t is not null and q.tenant_max_active is not null
         ) r
         where q.id = queue_id;
         return;
     end if;
     if kinds[1] is not null then
-        perform penstock._return_places(queue_id, kinds);
+        perform penstock._return_permits(queue_id, kinds);
     end if;
-    if seats[1] is null then
+    if tenant_permits[1] is null then
         return;
     end if;
-    if penstock._return_seats(queue_id, seats) then
+    if penstock._return_tenant_permits(queue_id, tenant_permits) then
         select q.name into name from penstock.queues q where q.id = queue_id and q.notify;
         if found then
             perform penstock._wake(name, 0);
@@ -156,10 +156,10 @@ begin
 end
 $$;
 comment on function penstock._make_room(int, smallint[], text[]) is
-    'Gives back the places and seats of messages that were settled.';
+    'Gives back the permits and tenant_permits of messages that were settled.';
 
 -- With the queue's lock held, in READ COMMITTED. What is owed is paid first.
-create or replace function penstock._return_places(queue_id int, kinds smallint[]) returns void
+create or replace function penstock._return_permits(queue_id int, kinds smallint[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -168,17 +168,17 @@ begin
     if not found then
         return;
     end if;
-    kinds := penstock._pay(queue_id, '', kinds);
-    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    kinds := penstock._repay(queue_id, '', kinds);
+    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, k, nextval('penstock.message_ids'), '' from unnest(kinds) k;
 end
 $$;
-comment on function penstock._return_places(int, smallint[]) is 'Gives places back, as long as the queue has a cap.';
+comment on function penstock._return_permits(int, smallint[]) is 'Gives permits back, as long as the queue has a cap.';
 
 -- A place of a priority that is owed to another one (its tenant says which) goes there: so there are never more in all. Of a debt that
--- somebody else is paying, or passing on, nobody knows yet what becomes of it: a place that would pay it is put aside for the
+-- somebody else is paying, or passing on, nobody knows yet what becomes of it: a permit that would pay it is put aside for the
 -- next who looks.
-create or replace function penstock._pay(queue_id int, tenant text, kinds smallint[]) returns smallint[]
+create or replace function penstock._repay(queue_id int, tenant text, kinds smallint[]) returns smallint[]
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -190,7 +190,7 @@ declare
     seen int := 0;
     passed int := 0;
 begin
-    perform from penstock.places o where o.queue_id = queue_id and o.kind between 10 and 14 order by o.kind, o.tenant, o.rank limit 1;
+    perform from penstock.permits o where o.queue_id = queue_id and o.kind between 10 and 14 order by o.kind, o.tenant, o.rank limit 1;
     if not found then
         return kinds;
     end if;
@@ -198,17 +198,17 @@ begin
         select k.kind, x.ctid
         from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
         cross join lateral (
-            select o.ctid from penstock.places o
+            select o.ctid from penstock.permits o
             where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
             order by o.tenant, o.rank limit k.n
         ) x
-    ), gone as (
-        delete from penstock.places o
+    ), removed as (
+        delete from penstock.permits o
         where o.queue_id + 0 = queue_id and o.ctid = any(array(
             select x.ctid
             from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
             cross join lateral (
-                select o.ctid from penstock.places o
+                select o.ctid from penstock.permits o
                 where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
                 order by o.tenant, o.rank limit k.n for update skip locked
             ) x
@@ -216,11 +216,11 @@ begin
         returning o.kind, o.tenant
     )
     select
-        (select array_agg(g.kind) from gone g),
-        (select array_agg(g.tenant) from gone g where g.kind < 14 and g.tenant <> ''),
+        (select array_agg(g.kind) from removed g),
+        (select array_agg(g.tenant) from removed g where g.kind < 14 and g.tenant <> ''),
         array(
             select d.kind from (select x.kind, row_number() over (partition by x.kind) as nth from debts x) d
-            where d.nth > (select count(*) from gone g where g.kind = d.kind + 10)
+            where d.nth > (select count(*) from removed g where g.kind = d.kind + 10)
         )
     into paid, owed_to, doubtful;
     freed := array(
@@ -233,21 +233,21 @@ begin
     if freed <> '{}' and freed[1] < 4 then
         -- Still too many in all: what would be free now is owed by another priority, which owed it to nobody.
         with debts as (
-            select from penstock.places x
+            select from penstock.permits x
             where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
             order by x.kind, x.rank limit cardinality(freed)
-        ), gone as (
-            delete from penstock.places o
+        ), removed as (
+            delete from penstock.permits o
             where o.queue_id + 0 = queue_id and o.ctid = any(array(
-                select x.ctid from penstock.places x
+                select x.ctid from penstock.permits x
                 where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
                 order by x.kind, x.rank limit cardinality(freed) for update skip locked
             ))
             returning o.kind
         ), owing as (
-            insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+            insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
             select queue_id, queue_id, g.kind, nextval('penstock.message_ids'), freed[g.n]::text
-            from (select x.kind, row_number() over () as n from gone x) g
+            from (select x.kind, row_number() over () as n from removed x) g
             returning kind
         )
         select (select count(*) from debts), (select count(*) from owing) into seen, passed;
@@ -255,13 +255,13 @@ begin
         freed := freed[greatest(passed, seen) + 1:];
     end if;
     if doubtful <> '{}' then
-        insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+        insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
         select queue_id, queue_id, d + 20, nextval('penstock.message_ids'), tenant from unnest(doubtful) d;
     end if;
     return freed;
 end
 $$;
-comment on function penstock._pay(int, text, smallint[]) is 'Pays what is owed out of places that come back, and returns the kinds of those that are free then.';
+comment on function penstock._repay(int, text, smallint[]) is 'Pays what is owed out of permits that come back, and returns the kinds of those that are free then.';
 
 -- With the queue's lock held.
 create or replace function penstock._take_returns(queue_id int) returns bigint
@@ -270,30 +270,30 @@ as $$
 #variable_conflict use_variable
 declare
     kinds smallint[];
-    seats text[];
+    tenant_permits text[];
 begin
-    with gone as (
-        delete from penstock.places p
+    with removed as (
+        delete from penstock.permits p
         where p.queue_id + 0 = queue_id and p.ctid = any(array(
-            select x.ctid from penstock.places x where x.queue_id = queue_id and x.kind >= 20
+            select x.ctid from penstock.permits x where x.queue_id = queue_id and x.kind >= 20
             order by x.kind, x.tenant, x.rank limit 1000 for update skip locked
         ))
         returning p.kind, p.tenant
     )
-    select array_agg(g.kind - 20) filter (where g.kind < 24), array_agg(g.tenant) filter (where g.kind = 24) into kinds, seats from gone g;
+    select array_agg(g.kind - 20) filter (where g.kind < 24), array_agg(g.tenant) filter (where g.kind = 24) into kinds, tenant_permits from removed g;
     if kinds is not null then
-        perform penstock._return_places(queue_id, kinds);
+        perform penstock._return_permits(queue_id, kinds);
     end if;
-    if seats is not null then
-        perform penstock._return_seats(queue_id, seats);
+    if tenant_permits is not null then
+        perform penstock._return_tenant_permits(queue_id, tenant_permits);
     end if;
-    return coalesce(cardinality(kinds), 0) + coalesce(cardinality(seats), 0);
+    return coalesce(cardinality(kinds), 0) + coalesce(cardinality(tenant_permits), 0);
 end
 $$;
-comment on function penstock._take_returns(int) is 'Gives back the places that _make_room() had to put aside.';
+comment on function penstock._take_returns(int) is 'Gives back the permits that _make_room() had to put aside.';
 
 -- With the queue's lock held exclusively, and no claim under way (_lock_caps). Places are made anew, for what is not held. What is
--- active when a queue gets a cap holds a place from then on. A priority that holds more than its quota owes the rest: to one
+-- active when a queue gets a cap holds a permit from then on. A priority that holds more than its quota owes the rest: to one
 -- that has to wait for it, as long as there are too many in all to nobody.
 create or replace function penstock._change_quotas(queue_id int, before int[], after int[]) returns void
 language plpgsql
@@ -307,15 +307,15 @@ declare
     owing smallint[] := '{}';
     owed_to text[] := '{}';
 begin
-    delete from penstock.places p where p.queue_id = queue_id and p.kind in (0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23);
+    delete from penstock.permits p where p.queue_id = queue_id and p.kind in (0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23);
     if after is null then
         return;
     end if;
     if before is null then
-        update penstock.active a set place = case when cardinality(after) = 1 then 0 else a.priority end where a.queue_id = queue_id;
+        update penstock.active a set permit = case when cardinality(after) = 1 then 0 else a.priority end where a.queue_id = queue_id;
     end if;
     held := array(
-        select (select count(*) from penstock.active a where a.queue_id = queue_id and a.place = k) from generate_series(0, 3) k order by k
+        select (select count(*) from penstock.active a where a.queue_id = queue_id and a.permit = k) from generate_series(0, 3) k order by k
     );
     room := greatest((select sum(q) from unnest(after) q) - (select sum(h) from unnest(held) h), 0);
     for k in 0..3 loop
@@ -329,7 +329,7 @@ begin
         end if;
     end loop;
     owed_to := array_fill(''::text, array[cardinality(owing) - cardinality(owed_to)]) || owed_to;
-    insert into penstock.places (queue_id, sweep_queue_id, kind, rank, tenant)
+    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, x.kind, nextval('penstock.message_ids'), x.tenant
     from (
         select f.kind, '' as tenant from unnest(free) f(kind)
@@ -337,9 +337,9 @@ begin
     ) x;
 end
 $$;
-comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the places of a queue in line with new quotas.';
+comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the permits of a queue in line with new quotas.';
 
--- Caps are changed while nobody takes places or gives them back: so the queue's lock exclusively, then every row that a claim or a
+-- Caps are changed while nobody takes permits or gives them back: so the queue's lock exclusively, then every row that a claim or a
 -- lease may hold. Others would wait behind whoever waits for that, and who has claimed and is about to ack holds rows and wants
 -- the lock: so nothing is waited for longer than a moment, and all is let go between the tries. After a minute of those it gives up.
 create or replace function penstock._lock_caps(queue_id int, for_tenants boolean) returns void
@@ -356,7 +356,7 @@ begin
         begin
             perform pg_advisory_xact_lock(1346719315, queue_id);
             perform from penstock.queues q where q.id = queue_id for no key update nowait;
-            perform from penstock.places p where p.queue_id = queue_id for update nowait;
+            perform from penstock.permits p where p.queue_id = queue_id for update nowait;
             perform from penstock.active a where a.queue_id = queue_id for update nowait;
             -- A first cap of tenants moves what is ready: an open claim must not hold any of it.
             perform from penstock.ready r
@@ -375,4 +375,4 @@ begin
     end loop;
 end
 $$;
-comment on function penstock._lock_caps(int, boolean) is 'Waits until nobody is at the places of a queue, and keeps it so for the rest of the transaction.';
+comment on function penstock._lock_caps(int, boolean) is 'Waits until nobody is at the permits of a queue, and keeps it so for the rest of the transaction.';
