@@ -499,10 +499,7 @@ comment on function penstock._low_floors(int) is 'The queues whose floor is to b
 -- transaction: so the rest of such a call is brief. Every call is: the caller commits, and calls again where a queue is unfinished.
 create or replace function penstock.maintain() returns setof penstock.maintenance_result
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 declare
     at timestamptz := penstock.clock();
