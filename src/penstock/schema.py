@@ -1,8 +1,8 @@
 """Installs and upgrades the schema `penstock` in a database, and says which version is there.
 
 `sql/tables` holds numbered files that are run once, `sql/functions` and `sql/roles.sql` what is true now, run
-at every upgrade; a function that no file creates any more is dropped. `script` and `install` run the same: the
-files with their marks expanded (`sql_fragments.py`).
+at every upgrade; a function that no file creates any more is dropped. `script` and `install` run the same:
+the files with their marks expanded (`sql_fragments.py`).
 
 The installer runs with the rights of its role, perhaps of a superuser. So `sql/guards` goes first: only the
 owner of the schema may install, upgrade and drop it, and no other role may have put anything into it. Before

@@ -302,6 +302,7 @@ declare
     everything boolean;
     since timestamptz;
     spent interval;
+    blocks bigint;
     found_here record;
     expired bigint := 0;
     taken bigint := 0;
@@ -372,9 +373,13 @@ begin
         -- With the lock held: the floor may have been raised since it was read.
         select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
         if found then
+            if everything then
+                blocks := penstock._blocks_of_sweeps();
+                perform from penstock._due(queue_id, at, since, has_waiting, false);
+                blocks := penstock._blocks_of_sweeps() - blocks;
+            end if;
             perform penstock._append_floor(
-                newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end,
-                case when everything then spent < interval '0.2 ms' or penstock._blocks_of_sweeps() <= 30 end, passed_over
+                newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end, blocks <= 30, passed_over
             );
         end if;
     end if;
