@@ -1,52 +1,5 @@
 -- Queues: create, alter, pause, resume, delete and list them.
 
-create or replace function penstock._check_settings(q penstock.queues) returns void
-language plpgsql
-as $$
-begin
-    perform penstock._check_range('max_delivery_attempts', q.max_delivery_attempts, 0, 1000000);
-    perform penstock._check_range('visibility_timeout_seconds', q.visibility_timeout_seconds, 0, 2592000);
-    if q.visibility_backoff is null or not q.visibility_backoff between 1 and 100 then
-        perform penstock._invalid(format('visibility_backoff must be between 1 and 100, not %s', coalesce(q.visibility_backoff::text, 'null')));
-    end if;
-    if q.retry_delays is null or cardinality(q.retry_delays) not between 1 and 1000 or array_ndims(q.retry_delays) <> 1
-        or exists (select from unnest(q.retry_delays) d where d is null or d not between 0 and 31536000)
-    then
-        perform penstock._invalid(
-            format('retry_delays must be 1 to 1000 numbers of seconds between 0 and 31536000, not %s', coalesce(q.retry_delays::text, 'null'))
-        );
-    end if;
-    if q.message_ttl_seconds is not null then
-        perform penstock._check_range('message_ttl_seconds', q.message_ttl_seconds, 1, 2147483647);
-    end if;
-    perform penstock._check_range('retain_completed_seconds', q.retain_completed_seconds, 0, 2147483647);
-    perform penstock._check_range('retain_dead_seconds', q.retain_dead_seconds, 0, 2147483647);
-    perform penstock._check_range('max_payload_bytes', q.max_payload_bytes, 1, 256000000);
-    if q.max_active is not null then
-        perform penstock._check_range('max_active', q.max_active, 1, 100000);
-    end if;
-    perform penstock._check_range('min_active', q.min_active, 0, 100000);
-    if q.priority_shares is null or cardinality(q.priority_shares) <> 4 or array_ndims(q.priority_shares) <> 1
-        or (select count(*) <> 4 or sum(s) not in (0, 100) or min(s) < 0 from unnest(q.priority_shares) s where s is not null)
-    then
-        perform penstock._invalid(
-            format('priority_shares must be four percentages that add up to 100, not %s', coalesce(q.priority_shares::text, 'null')),
-            'For example {40,30,20,10}, the most urgent priority first; or {0,0,0,0}, and all share the permits.'
-        );
-    end if;
-    if q.tenant_max_active is not null then
-        perform penstock._check_range('tenant_max_active', q.tenant_max_active, 1, 10000);
-    end if;
-    if q.exclusive is null then
-        perform penstock._invalid('exclusive must be true or false, not null');
-    end if;
-    if q.notify is null then
-        perform penstock._invalid('notify must be true or false, not null');
-    end if;
-end
-$$;
-comment on function penstock._check_settings(penstock.queues) is 'Refuses settings of a queue that are out of range.';
-
 -- An array may begin at any subscript: '[0:1]={1,2}'.
 create or replace function penstock._from_one(list int[]) returns int[]
 language sql immutable
@@ -315,21 +268,6 @@ end
 $$;
 comment on function penstock.extend_queue_keep_alive(text, int) is
     'Keeps an exclusive queue for so many seconds from now, and returns until when.';
-
--- Always by the index, day by day: whoever removes completed messages locks them in the same order.
-create or replace function penstock._delete_done(queue_id int) returns bigint
-language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-declare
-    removed bigint;
-begin
-    delete from penstock.done d where d.queue_id = _delete_done.queue_id;
-    get diagnostics removed = row_count;
-    return removed;
-end
-$$;
-comment on function penstock._delete_done(int) is 'Removes the completed messages of a queue.';
 
 -- Not under an old snapshot: what it cannot see it would leave behind.
 -- The queue's lock exclusively, so that nothing enters any more; then the states in the order in which messages move
