@@ -27,11 +27,11 @@ declare
         $$30$$,
         $$5$$,
         $$86400$$,
-        $$again$$,
         $$clock_timestamp()$$,
-        $$ranked_by_tenant$$,
         $$false$$,
         $$only_row$$,
+        $$ranked_by_tenant$$,
+        $$redelivered$$,
         $$true$$
     ];
     found_here text;
