@@ -238,8 +238,8 @@ def test_one_behind_thousands_that_cannot_be_let_in(spec18: Spec) -> None:
     sent = c.send("q", tenant="quiet")
     a.commit()
     c.commit()
-    # A call has a time limit, and examines at least 1,000 full lines from a place of chance on: it comes to the last of
-    # 3,001 lines in one call of three on the slowest machine.
+    # A call has a time limit, and examines at least 1,000 full lines from a place of chance on: it comes to
+    # the last of 3,001 lines in one call of three on the slowest machine.
     calls = 0
     while not any(row[0] == "admitted" for row in a.rows("maintain")):
         calls += 1
