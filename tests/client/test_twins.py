@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock import AsyncClient, AsyncMessage, Client, Message
+import pytest
+
+from penstock import AsyncClient, AsyncMessage, Client, InvalidArgument, Message, NewMessage
 from tests.sql.engine import Engine
 
-from .inputs import METHODS, arguments
+from .inputs import CLIENT, METHODS, arguments, parameters
+
+# Nobody listens there: whatever is sent ends in DatabaseUnavailable.
+NOWHERE = "host=127.0.0.1 port=1 dbname=nowhere connect_timeout=1"
 
 NEXT_AT = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -106,3 +111,36 @@ async def test_each_method(database18: str, engine18: Engine) -> None:
                         raise UndoError
     assert blocking.keys() == METHODS.keys()
     assert blocking == asynchronous
+
+
+def test_each_parameter_is_checked() -> None:
+    """What the error says is tested with the asynchronous client."""
+    taken = []
+    client = Client(NOWHERE, retry_for=0)
+    for method, name in parameters():
+        for bad in METHODS[method][name].bad:
+            try:
+                getattr(client, method)(**arguments(METHODS[method]) | {name: bad.value})
+            except InvalidArgument:
+                continue
+            taken.append((method, name, bad.value))
+    with pytest.raises(InvalidArgument, match="NewMessage"):
+        client.send("q", NewMessage(1))
+    client.close()
+    for name, kind in CLIENT.items():
+        for bad in kind.bad:
+            with pytest.raises(InvalidArgument):
+                Client(**{"dsn": NOWHERE, name: bad.value})
+    assert taken == []
+
+
+def test_messages_that_are_extended_and_one_that_is_lost(database18: str, engine18: Engine) -> None:
+    engine18.queue("q")
+    with Client(database18, listen_dsn=database18) as client:
+        client.send_many("q", [1, 2], priority=1, tenant="acme")
+        one, two = client.consume_batch("q", visibility_timeout=60)
+        assert (one.priority, one.tenant) == (1, "acme")
+        before = two.leased_until
+        one.ack()
+        assert client.extend_many([one, two], 60) == [one.receipt]
+        assert two.leased_until - before == timedelta(seconds=60)
