@@ -20,7 +20,7 @@ from .machine import QueueMachine
 EXAMPLES = os.environ.get("PENSTOCK_MODEL_EXAMPLES")
 SHRINK = os.environ.get("PENSTOCK_MODEL_SHRINK")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 40),
+    max_examples=int(EXAMPLES or 50),
     stateful_step_count=50,
     derandomize=EXAMPLES is None,
     database=None,
