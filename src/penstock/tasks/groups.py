@@ -1,4 +1,4 @@
-"""Groups: tasks that are enqueued together, and one that follows when all of them are done."""
+"""Groups: tasks that are enqueued together, and a callback that follows when all of them are done."""
 
 from __future__ import annotations
 
