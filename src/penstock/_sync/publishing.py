@@ -49,10 +49,11 @@ class Publishing(CallRunner):
         """Publish a message to a topic: each of its queues gets it. Returns its id.
 
         payload: a JSON value, bytes, or an instance of a model. delay, deliver_after: the earliest delivery.
-        priority: penstock.URGENT to LOW. tenant: tenants share a queue fairly. ttl: a message that is not done by then becomes a dead letter. dedup_key: while a message with that key is
-        unfinished in any of the queues, nothing is published and the id of that message is returned. With a
-        key, the client repeats a call whose connection was lost; if the first message is finished by then, it
-        is published again. model: the model that the payload has to fit.
+        priority: penstock.URGENT to LOW. tenant: tenants share a queue fairly. ttl: a message not done
+        by then becomes a dead letter. dedup_key: while a message with that key is unfinished in any of the
+        queues, nothing is published and the id of that message is returned. With a key, the client repeats a
+        call whose connection was lost; if the first message is finished by then, it is published again.
+        model: the model that the payload has to fit.
         """
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
         stored = self._stored(payload, model)

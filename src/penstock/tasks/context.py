@@ -128,7 +128,7 @@ class TaskContext:
 
 def _elsewhere(what: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{what} of a task's context is for handlers that a worker runs itself, not in a process"
+        f"{what} of a task's context is not available in a process: declare the task without process=True"
     )
 
 

@@ -160,7 +160,7 @@ class Drain:
             last = ", ".join(map(repr, self.ran[-3:]))
             raise DrainError(
                 f"drain() has run {self._options.limit} tasks, and there are more; the last ones: {last}",
-                hint="does a task enqueue itself, or is never done? Else give drain() a higher limit=",
+                hint="check for a task that enqueues itself or never ends; else give drain() a higher limit=",
             )
         return timed.result[0]
 
