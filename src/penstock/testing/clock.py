@@ -27,7 +27,7 @@ class Clock:
     """
 
     # The engine reads the time only through penstock.clock(), so its body is replaced by one that adds an
-    # offset. Sessions with a plan of the function are invalidated, as after any change of the schema.
+    # offset. Sessions that have planned the function plan it again, as after any change of the schema.
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
