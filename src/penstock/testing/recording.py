@@ -1,4 +1,4 @@
-"""The parts of a worker, made to remember what becomes of the one task that they run."""
+"""The parts of a worker, extended to record the outcome of the one task that they run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from penstock.worker.settler import Settler
 
 __all__ = ["LEASE_SECONDS", "End", "Outcome", "Part"]
 
-# As long as there is: who stops in a debugger, or moves the clock, loses no lease.
+# Very long, so that a test keeps its lease while it stops in a debugger or moves the clock.
 LEASE_SECONDS = 2_592_000
-# Places, as a worker has them; one run at a time takes one.
-PLACES = 100
+# Slots, as a worker has them; the tester runs one task at a time.
+SLOTS = 100
 LAST_WORDS_SECONDS = 3.0
 
 Outcome = Literal["done", "retried", "failed", "rejected", "snoozed", "lost"]
@@ -33,7 +33,7 @@ Outcome = Literal["done", "retried", "failed", "rejected", "snoozed", "lost"]
 
 @dataclass(slots=True)
 class End:
-    """What is known of the end of a run."""
+    """The recorded outcome of a run."""
 
     outcome: Outcome | None = None
     result: Any = None
@@ -41,7 +41,7 @@ class End:
 
 
 class RecordingSettler(Settler):
-    """Tells the database what became of a run, and remembers it."""
+    """Reports the outcome of a run to the database, and records it."""
 
     def __init__(self, client: AsyncClient, settled: Callable[[list[Run]], None]) -> None:
         super().__init__(client, settled)
@@ -74,18 +74,18 @@ class RecordingSettler(Settler):
 
 
 class RecordingExecutor(Executor):
-    """Runs handlers, and remembers what they returned or raised."""
+    """Runs handlers, and records what they returned or raised."""
 
     def __init__(self, app: App, settler: RecordingSettler) -> None:
         logs = not any(isinstance(middleware, LoggingMiddleware) for middleware in app.middleware)
-        super().__init__(app, settler, concurrency=PLACES, threads=PLACES, processes=1, logs=logs)
+        super().__init__(app, settler, concurrency=SLOTS, threads=SLOTS, processes=1, logs=logs)
         self._recorder = settler
         self.over = asyncio.Event()
         self._left = asyncio.Event()
         self.on_room = self._left.set
 
     async def interrupted(self) -> None:
-        """Interrupt what still runs, and wait a little for its end."""
+        """Interrupt running handlers, and wait a little for their end."""
         self.over.clear()
         self.interrupt_all()
         with suppress(TimeoutError):
@@ -94,7 +94,7 @@ class RecordingExecutor(Executor):
                     await self.over.wait()
 
     async def threads_ended(self) -> None:
-        """Wait a little for threads that nobody waits for: their end finds a loop that still runs."""
+        """Wait a little for abandoned threads, because a thread that ends calls back into the loop."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 while self.threads.running:
@@ -145,14 +145,14 @@ class Part:
         self.executor.forget(runs)
 
     def start(self, row: Claimed) -> Run | None:
-        """Begin a run; None where it has been judged without one."""
+        """Begin a run; None if the message was settled without a run."""
         self.settler.end = End()
         self.executor.over.clear()
         self.executor.begin(self._fetcher._sort_out([row]).runs)
         return self.executor.runs.get((row.queue_name, row.message_id))
 
     async def settle(self) -> End:
-        """Tell the database of the end of the run."""
+        """Report the end of the run to the database."""
         await self.settler.run_once()
         return self.settler.end
 
