@@ -1,4 +1,4 @@
-"""What is said of a run that failed: in the log, and in the history of its message."""
+"""The error of a run that failed: for the log, and for the history of its message."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .run import Run
 
 __all__ = ["error_text", "log_failure", "own_frames_off"]
 
-# Of handlers, apart from what the worker says of itself.
+# For failures of handlers. The worker's own messages have another logger.
 logger = logging.getLogger("penstock.worker.runs")
 
-# What is kept of a traceback.
+# Characters of a traceback that are kept.
 MOST_ERROR_CHARACTERS = 8000
-# Frames of these are ours, and tell a user nothing.
+# Frames of code in these folders are left out: they do not help the author of a handler.
 OWN_FOLDERS = (str(Path(__file__).parent.parent), str(Path(concurrent.futures.__file__).parent))
 
 
 def own_frames_off(found: TracebackType | None) -> TracebackType | None:
-    """The traceback from the handler on; all of it where it never came to one."""
+    """The traceback from the handler on; all of it where no handler was called."""
     first = found
     while first is not None and first.tb_frame.f_code.co_filename.startswith(OWN_FOLDERS):
         first = first.tb_next
@@ -34,7 +34,7 @@ def own_frames_off(found: TracebackType | None) -> TracebackType | None:
 
 
 def error_text(exc: BaseException) -> str:
-    """An error for the history of a message: in a line, and with its traceback."""
+    """An error for the history of a message: one line, and the traceback."""
     lines = "".join(traceback.format_exception(exc))
     return _cut(f"{describe(exc)}\n{lines}")
 
@@ -61,7 +61,7 @@ def log_failure(run: Run, exc: BaseException) -> None:
 
 
 def _log(level: int, what: str, run: Run, exc: BaseException, extra: dict[str, Any]) -> None:
-    """With the traceback; as text, and cut, where it is long: an error may quote megabytes."""
+    """Log with the traceback. A long one is cut: an error may quote megabytes."""
     if not logger.isEnabledFor(level):
         return
     text = "".join(traceback.format_exception(exc))

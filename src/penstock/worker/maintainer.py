@@ -62,7 +62,7 @@ class Maintainer:
         try:
             # Who looks for leases that are over must not find ours.
             await self._leases.catch_up()
-            done = await self._client._attempt(calls.maintain())
+            done = await self._client.internals.attempt(calls.maintain())
         except (PenstockError, psycopg.Error) as exc:
             logger.debug("maintain() failed: %s", exc)
             return []
