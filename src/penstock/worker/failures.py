@@ -6,8 +6,8 @@ import concurrent.futures
 import logging
 import traceback
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import CodeType, TracebackType
+from typing import Any, NamedTuple
 
 from penstock._async.message import describe
 from penstock.tasks.outcomes import Reject, Retry
@@ -21,8 +21,25 @@ logger = logging.getLogger("penstock.worker.runs")
 
 # Characters of a traceback that are kept.
 MOST_ERROR_CHARACTERS = 8000
+# How many tracebacks are kept formatted, and of how many frames.
+MOST_CACHED_PLACES = 200
+MOST_CACHED_FRAMES = 20
+# Their text has more than frames and a last line.
+SPECIAL = (BaseExceptionGroup, SyntaxError)
 # Frames of code in these folders are left out: they do not help the author of a handler.
 OWN_FOLDERS = (str(Path(__file__).parent.parent), str(Path(concurrent.futures.__file__).parent))
+
+
+class Place(NamedTuple):
+    """An instruction: the same place makes the same lines in a traceback."""
+
+    code: CodeType
+    line: int
+    instruction: int
+
+
+# A cache: it may be lost at any time, and no caller sees the difference.
+_frames: dict[tuple[Place, ...], str] = {}
 
 
 def own_frames_off(found: TracebackType | None) -> TracebackType | None:
@@ -35,8 +52,32 @@ def own_frames_off(found: TracebackType | None) -> TracebackType | None:
 
 def error_text(exc: BaseException) -> str:
     """An error for the history of a message: one line, and the traceback."""
-    lines = "".join(traceback.format_exception(exc))
-    return _cut(f"{describe(exc)}\n{lines}")
+    return _cut(f"{describe(exc)}\n{_formatted(exc)}")
+
+
+def _formatted(exc: BaseException) -> str:
+    """traceback.format_exception(), with the frames of a place that failed before from a cache.
+
+    To format frames takes longer than most handlers: their source lines are read, and parsed for the markers.
+    """
+    has_context = exc.__context__ is not None and not exc.__suppress_context__
+    if exc.__traceback__ is None or exc.__cause__ is not None or has_context or isinstance(exc, SPECIAL):
+        return "".join(traceback.format_exception(exc))
+    places: list[Place] = []
+    step: TracebackType | None = exc.__traceback__
+    while step is not None and len(places) <= MOST_CACHED_FRAMES:
+        places.append(Place(step.tb_frame.f_code, step.tb_lineno, step.tb_lasti))
+        step = step.tb_next
+    if step is not None:
+        return "".join(traceback.format_exception(exc))
+    key = tuple(places)
+    frames = _frames.get(key)
+    if frames is None:
+        if len(_frames) >= MOST_CACHED_PLACES:
+            _frames.clear()
+        frames = _frames[key] = "".join(traceback.format_tb(exc.__traceback__))
+    last = "".join(traceback.format_exception_only(exc))
+    return f"Traceback (most recent call last):\n{frames}{last}"
 
 
 def _cut(text: str) -> str:
@@ -47,6 +88,8 @@ def _cut(text: str) -> str:
 
 
 def log_failure(run: Run, exc: BaseException) -> None:
+    if isinstance(exc, Retry) and not logger.isEnabledFor(logging.INFO):
+        return  # the facts of the context would be in vain
     extra = {} if run.context is None else run.context.facts()
     if isinstance(exc, Retry):
         logger.info("to be tried again (%s): %s", _cut(str(exc)), run, extra=extra)

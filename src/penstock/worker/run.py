@@ -90,7 +90,7 @@ class Run:
         return self.is_settled or self.is_settling
 
     def interrupt(self, why: Interruption) -> None:
-        """End the run: cancel a coroutine, set `context.cancelled` for a thread. A waiting run never begins."""
+        """End the run: cancel a coroutine, set `context.cancelled` for a thread. A waiting one is dropped."""
         if self.interruption is not None or self.is_over:
             return
         self.interruption = why
