@@ -310,9 +310,8 @@ class Executor:
         elif isinstance(exc, Reject):
             self._end(run, Outcome.rejected(exc.reason or "rejected"))
         else:
-            delay: float = run.task.policy.delay_after(run.attempt)
-            if isinstance(exc, Retry) and exc.delay is not None:
-                delay = exc.delay
+            chosen = exc.delay if isinstance(exc, Retry) else None
+            delay = run.task.policy.delay_after(run.attempt) if chosen is None else chosen
             self._end(run, Outcome.retried(delay, error_text(exc)))
 
     # The end of the worker
