@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import App, AsyncClient, ConnectionLost, InvalidArgument
+from penstock import App, AsyncClient, QueueNotFound, calls
 from penstock._async.internals import AsyncInternals
 from penstock.calls import Claimed, claim_tasks
 from penstock.sql_call import Call
@@ -219,9 +219,8 @@ async def test_a_connection_that_ends_in_the_commit_leaves_a_doubt(
         await client.create_queue("q", retain_completed=3600)
         bench = Bench(client, monkeypatch)
         runs = await bench.runs(4)
-        for run, outcome in zip(
-            runs, [ACK, Outcome.retried(0, "failed"), Outcome.rejected("no"), Outcome.released(9)], strict=True
-        ):
+        outcomes = [ACK, Outcome.retried(0, "failed"), Outcome.rejected("no"), Outcome.released(9)]
+        for run, outcome in zip(runs, outcomes, strict=True):
             bench.settler.settle(run, outcome)
         proxy.cut_at("COMMIT", cut)
         await bench.settler.run_once()
@@ -236,20 +235,17 @@ async def test_one_transaction_is_rolled_back_whole(bench: Bench) -> None:
     """run_together(): all of the calls or none of them."""
     runs = await bench.runs(2)
     client = bench.client
-    from penstock import calls
 
     good = calls.ack_messages_of("q", [runs[0].message_id], TOKEN)
     bad = calls.ack_messages_of("no such queue", [runs[1].message_id], TOKEN)
     for many in ([good, bad], [bad, good]):
-        with pytest.raises(Exception, match="no such queue"):
+        with pytest.raises(QueueNotFound):
             await client.internals.run_together(many)
     assert await bench.states(runs) == ["active", "active"]
     assert await client.internals.run_together([good, good]) == [[runs[0].message_id], []]
 
 
 async def test_a_cancelled_transaction_leaves_no_connection_in_it(bench: Bench, sql18: Sql) -> None:
-    from penstock import calls
-
     (run,) = await bench.runs(1)
     sql18.autocommit = False
     sql18.execute("select from penstock.active for update")
@@ -270,7 +266,7 @@ async def test_a_failing_queue_costs_few_statements(
     database18: str, sql18: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker whose tasks all fail sends a group at a time, not a message at a time."""
-    failing, calls_of = App(), list[int]()
+    failing, statements = App(), 0
 
     @failing.task(queue="q", max_attempts=2, retry_delays=0)
     async def fail() -> None:
@@ -279,8 +275,8 @@ async def test_a_failing_queue_costs_few_statements(
     run = AsyncInternals.run
 
     async def recorded_run(internals: AsyncInternals, call: Call[Any]) -> Any:
-        if call.function == "nack_messages":
-            calls_of.append(len(call.parameters))
+        nonlocal statements
+        statements += call.function == "nack_messages"
         return await run(internals, call)
 
     monkeypatch.setattr(AsyncInternals, "run", recorded_run)
@@ -288,5 +284,4 @@ async def test_a_failing_queue_costs_few_statements(
         await fail.enqueue_many_async([{}] * 500)
     async with working(failing, database18, concurrency=500):
         await holds(lambda: one(sql18, "select count(*) from penstock.dead") == 500, "all are dead letters")
-    assert 2 <= len(calls_of) < 100
-    assert {InvalidArgument, ConnectionLost}
+    assert 2 <= statements < 100

@@ -44,7 +44,7 @@ class AsyncInternals:
     async def run_together(self, many: Sequence[Call[T]]) -> list[T]:
         """Run calls in one transaction, once. Raises ConnectionLost where they may have taken effect.
 
-        All of them are on their way before the first answer comes, unless a pooler is in between.
+        All of them are sent before the first answer is read, unless a pooler is in between.
         """
         client = self._client
         connections = await client._opened()
@@ -95,17 +95,19 @@ class AsyncInternals:
 
 
 async def _in_one_transaction(own: AsyncOwn, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:
+    """The commit is outside the pipeline: in there psycopg does not report a connection that is lost in it."""
     cursors: list[psycopg.AsyncCursor[tuple[Any, ...]]] = []
-    async with own.connection.pipeline() if is_pipelined else nullcontext():
-        try:
-            async with own.connection.transaction():
+    try:
+        async with own.connection.transaction():
+            async with own.connection.pipeline() if is_pipelined else nullcontext():
                 for call in many:
                     cursor = psycopg.AsyncCursor(own.connection, row_factory=tuple_row)
                     await cursor.execute(call.text, call.parameters)
                     cursors.append(cursor)
-        except BaseException as exc:
-            if not isinstance(exc, Exception):
-                # Cancelled halfway. The end of the pipeline would wait for answers.
-                own.connection.pgconn.finish()
-            raise
-    return [call.parse(await cursor.fetchall()) for call, cursor in zip(many, cursors, strict=True)]
+            found = [await cursor.fetchall() for cursor in cursors]
+    except BaseException as exc:
+        if not isinstance(exc, Exception):
+            # Cancelled halfway: a cancel request may be on its way, and would meet the next statement.
+            own.connection.pgconn.finish()
+        raise
+    return [call.parse(rows) for call, rows in zip(many, found, strict=True)]

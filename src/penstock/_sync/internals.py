@@ -47,7 +47,7 @@ class Internals:
     def run_together(self, many: Sequence[Call[T]]) -> list[T]:
         """Run calls in one transaction, once. Raises ConnectionLost where they may have taken effect.
 
-        All of them are on their way before the first answer comes, unless a pooler is in between.
+        All of them are sent before the first answer is read, unless a pooler is in between.
         """
         client = self._client
         connections = client._opened()
@@ -98,17 +98,19 @@ class Internals:
 
 
 def _in_one_transaction(own: Own, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:
+    """The commit is outside the pipeline: in there psycopg does not report a connection that is lost in it."""
     cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
-    with own.connection.pipeline() if is_pipelined else nullcontext():
-        try:
-            with own.connection.transaction():
+    try:
+        with own.connection.transaction():
+            with own.connection.pipeline() if is_pipelined else nullcontext():
                 for call in many:
                     cursor = psycopg.Cursor(own.connection, row_factory=tuple_row)
                     cursor.execute(call.text, call.parameters)
                     cursors.append(cursor)
-        except BaseException as exc:
-            if not isinstance(exc, Exception):
-                # Cancelled halfway. The end of the pipeline would wait for answers.
-                own.connection.pgconn.finish()
-            raise
-    return [call.parse(cursor.fetchall()) for call, cursor in zip(many, cursors, strict=True)]
+            found = [cursor.fetchall() for cursor in cursors]
+    except BaseException as exc:
+        if not isinstance(exc, Exception):
+            # Cancelled halfway: a cancel request may be on its way, and would meet the next statement.
+            own.connection.pgconn.finish()
+        raise
+    return [call.parse(rows) for call, rows in zip(many, found, strict=True)]

@@ -458,7 +458,7 @@ async def test_many_by_the_rules_of_the_queue(client: AsyncClient, engine18: Eng
     assert await client.nack_many([claimed[2]], max_attempts=1) == []
     assert [engine18.state("q", message.id) for message in claimed] == ["ready", "ready", "dead"]
     again = await client.consume_batch("q")
-    twice = [again[0], again[0].receipt, again[1]]
+    twice: list[AsyncMessage[Any] | Receipt] = [again[0], again[0].receipt, again[1]]
     assert await client.nack_many(twice) == [again[0].receipt]
     assert {engine18.state("q", message.id) for message in again} == {"scheduled"}
     assert again[1].is_lost is False

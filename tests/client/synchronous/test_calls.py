@@ -461,7 +461,7 @@ def test_many_by_the_rules_of_the_queue(client: Client, engine18: Engine) -> Non
     assert client.nack_many([claimed[2]], max_attempts=1) == []
     assert [engine18.state("q", message.id) for message in claimed] == ["ready", "ready", "dead"]
     again = client.consume_batch("q")
-    twice = [again[0], again[0].receipt, again[1]]
+    twice: list[Message[Any] | Receipt] = [again[0], again[0].receipt, again[1]]
     assert client.nack_many(twice) == [again[0].receipt]
     assert {engine18.state("q", message.id) for message in again} == {"scheduled"}
     assert again[1].is_lost is False
