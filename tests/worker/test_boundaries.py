@@ -11,7 +11,7 @@ import pytest
 
 from penstock import worker
 from penstock.worker import failures
-from penstock.worker.failures import error_text
+from penstock.worker.failures import ErrorTexts
 
 FOLDER = Path(worker.__path__[0])
 # Named tuples have no other names for these; os has none either.
@@ -96,30 +96,30 @@ RAISING = [_plain, _deep, _caused, _in_a_handler, _without_context, _noted, _gro
 @pytest.mark.parametrize("raises", RAISING, ids=lambda function: function.__name__)
 def test_an_error_has_the_traceback_that_python_prints(raises: Callable[[], None]) -> None:
     """The first time, and when its frames come from the cache."""
-    failures._frames.clear()
+    texts = ErrorTexts()
     for _ in range(2):
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it is
             raises()
         lines = "".join(traceback.format_exception(caught.value))
-        assert error_text(caught.value).split("\n", 1)[1] == lines
+        assert texts.of(caught.value).split("\n", 1)[1] == lines
 
 
 def test_a_place_that_fails_with_another_text_is_not_confused() -> None:
-    texts = []
+    errors, texts = ErrorTexts(), list[str]()
     for number in range(3):
         try:
             raise ValueError(f"number {number}")
         except ValueError as exc:
-            texts.append(error_text(exc))
+            texts.append(errors.of(exc))
     assert [f"number {number}" in text for number, text in enumerate(texts)] == [True] * 3
     assert len(set(texts)) == 3
 
 
 def test_formatted_frames_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "MOST_CACHED_PLACES", 2)
-    failures._frames.clear()
+    monkeypatch.setattr(failures, "MOST_CACHED", 2)
+    texts = ErrorTexts()
     for raises in RAISING:
         with pytest.raises(Exception) as caught:  # noqa: PT011
             raises()
-        error_text(caught.value)
-        assert len(failures._frames) <= 2
+        texts.of(caught.value)
+        assert len(texts._frames) <= 2

@@ -95,7 +95,7 @@ class AsyncInternals:
 
 
 async def _in_one_transaction(own: AsyncOwn, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:
-    """The commit is outside the pipeline: in there psycopg does not report a connection that is lost in it."""
+    """The commit is outside the pipeline: psycopg would not report there that the connection was lost."""
     cursors: list[psycopg.AsyncCursor[tuple[Any, ...]]] = []
     try:
         async with own.connection.transaction():

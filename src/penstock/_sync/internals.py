@@ -98,7 +98,7 @@ class Internals:
 
 
 def _in_one_transaction(own: Own, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:
-    """The commit is outside the pipeline: in there psycopg does not report a connection that is lost in it."""
+    """The commit is outside the pipeline: psycopg would not report there that the connection was lost."""
     cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
     try:
         with own.connection.transaction():

@@ -15,7 +15,7 @@ from penstock.tasks.app import App
 from penstock.tasks.outcomes import Reject, Retry, Snooze
 from penstock.tasks.task import Task
 
-from .failures import error_text, log_failure, own_frames_off
+from .failures import ErrorTexts, log_failure, own_frames_off
 from .handlers import Handlers
 from .lanes import Demand, Lane, Route, room_of
 from .outcome import ACK, Outcome
@@ -60,6 +60,7 @@ class Executor:
         self._settled = settled
         self._slot_freed = slot_freed
         self._logs = logs
+        self._error_texts = ErrorTexts()
         self._loop = asyncio.get_running_loop()
         # Runs begin with the context variables of the worker, not with those of the run that freed the slot.
         self._around = contextvars.copy_context()
@@ -312,7 +313,7 @@ class Executor:
         else:
             chosen = exc.delay if isinstance(exc, Retry) else None
             delay = run.task.policy.delay_after(run.attempt) if chosen is None else chosen
-            self._end(run, Outcome.retried(delay, error_text(exc)))
+            self._end(run, Outcome.retried(delay, self._error_texts.of(exc)))
 
     # The end of the worker
 

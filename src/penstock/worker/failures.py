@@ -14,7 +14,7 @@ from penstock.tasks.outcomes import Reject, Retry
 
 from .run import Run
 
-__all__ = ["error_text", "log_failure", "own_frames_off"]
+__all__ = ["ErrorTexts", "log_failure", "own_frames_off"]
 
 # For failures of handlers. The worker's own messages have another logger.
 logger = logging.getLogger("penstock.worker.runs")
@@ -22,7 +22,7 @@ logger = logging.getLogger("penstock.worker.runs")
 # Characters of a traceback that are kept.
 MOST_ERROR_CHARACTERS = 8000
 # How many tracebacks are kept formatted, and of how many frames.
-MOST_CACHED_PLACES = 200
+MOST_CACHED = 200
 MOST_CACHED_FRAMES = 20
 # Their text has more than frames and a last line.
 SPECIAL = (BaseExceptionGroup, SyntaxError)
@@ -30,16 +30,51 @@ SPECIAL = (BaseExceptionGroup, SyntaxError)
 OWN_FOLDERS = (str(Path(__file__).parent.parent), str(Path(concurrent.futures.__file__).parent))
 
 
-class Place(NamedTuple):
-    """An instruction: the same place makes the same lines in a traceback."""
+class Instruction(NamedTuple):
+    """Where a frame of a traceback stands: the same instruction makes the same lines."""
 
     code: CodeType
     line: int
-    instruction: int
+    offset: int
 
 
-# A cache: it may be lost at any time, and no caller sees the difference.
-_frames: dict[tuple[Place, ...], str] = {}
+class ErrorTexts:
+    """Texts of errors for the histories of messages: one line, and the traceback.
+
+    To format frames takes longer than most handlers run: their source lines are read, and parsed for the
+    markers. So the frames of errors that were raised by the same instructions are formatted once.
+    """
+
+    def __init__(self) -> None:
+        self._frames: dict[tuple[Instruction, ...], str] = {}
+
+    def of(self, exc: BaseException) -> str:
+        return _cut(f"{describe(exc)}\n{self._formatted(exc)}")
+
+    def _formatted(self, exc: BaseException) -> str:
+        """What traceback.format_exception() returns, as one text."""
+        has_context = exc.__context__ is not None and not exc.__suppress_context__
+        stack = _instructions(exc.__traceback__)
+        if not stack or exc.__cause__ is not None or has_context or isinstance(exc, SPECIAL):
+            return "".join(traceback.format_exception(exc))
+        frames = self._frames.get(stack)
+        if frames is None:
+            if len(self._frames) >= MOST_CACHED:
+                self._frames.clear()
+            frames = self._frames[stack] = "".join(traceback.format_tb(exc.__traceback__))
+        last = "".join(traceback.format_exception_only(exc))
+        return f"Traceback (most recent call last):\n{frames}{last}"
+
+
+def _instructions(step: TracebackType | None) -> tuple[Instruction, ...]:
+    """The stack of a traceback; empty where there is none, or it is too deep to be cached."""
+    stack: list[Instruction] = []
+    while step is not None:
+        if len(stack) >= MOST_CACHED_FRAMES:
+            return ()
+        stack.append(Instruction(step.tb_frame.f_code, step.tb_lineno, step.tb_lasti))
+        step = step.tb_next
+    return tuple(stack)
 
 
 def own_frames_off(found: TracebackType | None) -> TracebackType | None:
@@ -48,36 +83,6 @@ def own_frames_off(found: TracebackType | None) -> TracebackType | None:
     while first is not None and first.tb_frame.f_code.co_filename.startswith(OWN_FOLDERS):
         first = first.tb_next
     return first or found
-
-
-def error_text(exc: BaseException) -> str:
-    """An error for the history of a message: one line, and the traceback."""
-    return _cut(f"{describe(exc)}\n{_formatted(exc)}")
-
-
-def _formatted(exc: BaseException) -> str:
-    """traceback.format_exception(), with the frames of a place that failed before from a cache.
-
-    To format frames takes longer than most handlers: their source lines are read, and parsed for the markers.
-    """
-    has_context = exc.__context__ is not None and not exc.__suppress_context__
-    if exc.__traceback__ is None or exc.__cause__ is not None or has_context or isinstance(exc, SPECIAL):
-        return "".join(traceback.format_exception(exc))
-    places: list[Place] = []
-    step: TracebackType | None = exc.__traceback__
-    while step is not None and len(places) <= MOST_CACHED_FRAMES:
-        places.append(Place(step.tb_frame.f_code, step.tb_lineno, step.tb_lasti))
-        step = step.tb_next
-    if step is not None:
-        return "".join(traceback.format_exception(exc))
-    key = tuple(places)
-    frames = _frames.get(key)
-    if frames is None:
-        if len(_frames) >= MOST_CACHED_PLACES:
-            _frames.clear()
-        frames = _frames[key] = "".join(traceback.format_tb(exc.__traceback__))
-    last = "".join(traceback.format_exception_only(exc))
-    return f"Traceback (most recent call last):\n{frames}{last}"
 
 
 def _cut(text: str) -> str:

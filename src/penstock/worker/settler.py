@@ -110,8 +110,8 @@ class Settler:
         try:
             answers = await self._client.internals.run_together([each.call() for each in group])
         except ConnectionLost as exc:
-            # The transaction may have committed before the connection broke, and some messages may have been
-            # redelivered to this worker. With another token they are told apart from what they were.
+            # The transaction may have committed before the connection broke. Then some messages may have been
+            # redelivered to this worker: from now on with another token, so that they are not settled here.
             self._in_doubt()
             logger.debug("settled statement by statement: %s", exc)
             return False

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs the tasks of an app until it is told to stop.
+    """Runs the tasks of an app until stop().
 
     `async with penstock.Worker(app):` runs it beside the block. It has started when the block begins, and an
     error of the start is raised there. At the end of the block it drains and stops. If the worker fails
