@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("penstock")
 
-# How soon a worker sees that a schedule was paused, resumed, changed or moved. A schedule that had an error is
+# How soon a worker sees that a schedule was paused, resumed, changed or moved. A schedule with an error is
 # tried again after the same time.
 LOOK_SECONDS = 10.0
 # Clocks drift apart.
