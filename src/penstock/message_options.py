@@ -90,7 +90,10 @@ class Batch:
         delays = [options.get("delay") for options in own]
         if any(delay is not None for delay in delays):
             moments = given.pop("deliver_afters", [None] * len(own))
-            given["delays"] = (json_array(moments), json_array(delay and delay[0] for delay in delays))
+            given["deliver_delays"] = (
+                json_array(moments),
+                json_array(delay and delay[0] for delay in delays),
+            )
         return given
 
 

@@ -29,7 +29,6 @@ __all__ = [
     "Row",
     "array",
     "call",
-    "call_each",
     "json_array",
     "numbered",
 ]
@@ -97,9 +96,11 @@ TYPES = {
     "dedup_keys": "text[]",
     "definition": "jsonb",
     "delay_seconds": "integer",
+    "delays": "integer[]",
     "deliver_after": "timestamptz",
     "deliver_afters": "timestamptz[]",
     "error": "text",
+    "errors": "text[]",
     "exclusive": "boolean",
     "expected": "timestamptz",
     "extension_seconds": "integer",
@@ -169,6 +170,9 @@ TYPES = {
     "with_results": "boolean",
 }
 
+# Where a function has another type than TYPES says: nack_messages() takes one limit for each message.
+OWN_TYPES = {("nack_messages", "max_attempts"): "integer[]"}
+
 # These have no default, except in a few functions.
 REQUIRED = frozenset(
     {"attempts", "extension_seconds", "keep_alive_seconds", "message_id", "message_ids", "queue_name"}
@@ -207,6 +211,8 @@ OPTIONAL = frozenset(
 SPOKEN = {
     "consumer_token": "token",
     "dedup_keys": "dedup_key",
+    "delays": "delay",
+    "errors": "error",
     "extension_seconds": "extension",
     "keep_alive_seconds": "keep_alive",
     "priorities": "priority",
@@ -250,7 +256,7 @@ EXPRESSIONS = {
         "penstock.clock() operator(pg_catalog.+)"
         " pg_catalog.make_interval(secs => cast(cast(%s as pg_catalog.text) as double precision))",
     ),
-    "delays": (
+    "deliver_delays": (
         "deliver_afters",
         "array(select coalesce(d.at,"
         " penstock.clock() operator(pg_catalog.+) pg_catalog.make_interval(secs => d.secs))"
@@ -259,20 +265,6 @@ EXPRESSIONS = {
         " with ordinality as d(at, secs, n) order by d.n)",
     ),
 }
-
-
-def call_each(
-    function: str, parse: Callable[[Sequence[Row]], T], repeat: Repeat, ids: Sequence[int], **common: Any
-) -> Call[T]:
-    """A call for each of these messages, in one statement."""
-    names = tuple(common)
-    arguments = ", ".join(["message_id => m.id", *map(_argument, names)])
-    text = (
-        f"select penstock.{function}({arguments})"
-        " from pg_catalog.unnest(cast(cast(%s as pg_catalog.text) as bigint[])) as m(id) order by m.id"
-    )
-    parameters = [_DUMPERS[TYPES[name]](name, value) for name, value in common.items()]
-    return Call(function, text, (*parameters, _DUMPERS["bigint[]"]("message_ids", list(ids))), parse, repeat)
 
 
 def call(
@@ -297,7 +289,7 @@ def call(
             names.append(name)
             parameters += value
         else:
-            parameter = _DUMPERS[TYPES[name]](SPOKEN.get(name, name), value)
+            parameter = _DUMPERS[_type(function, name)](SPOKEN.get(name, name), value)
             is_json = isinstance(parameter, _Json)
             names.append(name + AS_JSON if is_json else name)
             parameters.append(str(parameter) if is_json else parameter)
@@ -330,11 +322,11 @@ def array(elements: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _text(function: str, names: tuple[str, ...], columns: str) -> str:
-    arguments = ", ".join(_argument(name) for name in names)
+    arguments = ", ".join(_argument(function, name) for name in names)
     return f"select {columns} from penstock.{function}({arguments})"
 
 
-def _argument(name: str) -> str:
+def _argument(function: str, name: str) -> str:
     if name.endswith(" => null"):
         return name
     if name in EXPRESSIONS:
@@ -342,10 +334,15 @@ def _argument(name: str) -> str:
         return f"{parameter} => {expression}"
     if name.endswith(AS_JSON):
         name = name.removesuffix(AS_JSON)
-        return f"{name} => {FROM_JSON.format(element=_qualified(TYPES[name].removesuffix('[]')))}"
-    direct = TYPES[name] in ("text", "bytea")
-    given = "%s" if direct else "cast(%s as pg_catalog.text)"
-    return f"{name} => cast({given} as {_qualified(TYPES[name])})"
+        element = _type(function, name).removesuffix("[]")
+        return f"{name} => {FROM_JSON.format(element=_qualified(element))}"
+    type_name = _type(function, name)
+    given = "%s" if type_name in ("text", "bytea") else "cast(%s as pg_catalog.text)"
+    return f"{name} => cast({given} as {_qualified(type_name)})"
+
+
+def _type(function: str, parameter: str) -> str:
+    return OWN_TYPES.get((function, parameter)) or TYPES[parameter]
 
 
 def _qualified(type_name: str) -> str:

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import errors, models, statements
+from penstock import errors, models, sql_call
 from tests.test_catalog import SIGNATURES
 
 from .inputs import CONSUME, FREE, METHODS, OPTIONS
@@ -31,9 +31,11 @@ RENAMED = {
     "ack_message": "ack",
     "ack_messages": "ack_many",
     "nack_message": "nack",
+    "nack_messages": "nack_many",
     "release_message": "release",
     "release_messages": "release_many",
     "reject_message": "reject",
+    "reject_messages": "reject_many",
     "reject_unreadable_messages": "reject_unreadable",
     "extend_message_vt": "extend",
     "batch_extend_message_vt": "extend_many",
@@ -55,9 +57,14 @@ PARAMETERS = {
     "headers_list": "payloads",
     "ttls": "payloads",
     "dedup_keys": "payloads",
+    "delays": "delay",
+    "errors": "error",
 }
 OF_A_MESSAGE = {"queue_name", "message_id", "token", "message_ids", "tokens"}
-SETTLING = {"ack", "ack_many", "nack", "release", "release_many", "reject", "extend", "extend_many"}
+SETTLING = {
+    *("ack", "ack_many", "nack", "nack_many", "release", "release_many", "reject", "reject_many"),
+    *("extend", "extend_many"),
+}
 
 
 def test_errors_are_all_public() -> None:
@@ -143,7 +150,7 @@ def test_bad_input_is_tried_for_every_parameter() -> None:
 
 
 PARAMETER_TYPES = """
-select distinct p.proargnames[n], format_type(p.proargtypes[n - 1], null)
+select distinct p.proname, p.proargnames[n], format_type(p.proargtypes[n - 1], null)
 from pg_proc p cross join generate_series(1, p.pronargs) n
 where p.pronamespace = 'penstock'::regnamespace and not starts_with(p.proname, '_')
 """
@@ -151,9 +158,14 @@ where p.pronamespace = 'penstock'::regnamespace and not starts_with(p.proname, '
 
 def test_parameters_have_the_types_of_the_catalog(sql18: Sql) -> None:
     rows = sql18.execute(PARAMETER_TYPES).fetchall()
-    catalog = {name: declared.replace("timestamp with time zone", "timestamptz") for name, declared in rows}
-    assert len(catalog) == len(rows), "a name means the same wherever it stands"
-    assert catalog == statements.TYPES
+    declared = {(row[0], row[1]): row[2].replace("timestamp with time zone", "timestamptz") for row in rows}
+    assert {key: declared[key] for key in sql_call.OWN_TYPES} == sql_call.OWN_TYPES
+    common = {(name, kind) for (function, name), kind in declared.items()} - {
+        (name, kind) for (_, name), kind in sql_call.OWN_TYPES.items()
+    }
+    catalog = dict(common)
+    assert len(catalog) == len(common), "a name means the same wherever it stands"
+    assert catalog == sql_call.TYPES
 
 
 # Results

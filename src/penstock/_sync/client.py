@@ -46,6 +46,7 @@ from .call_runner import UNREADABLE_STATES, Progress, Timed, unreadable
 from .connections import Connections, Own, connect
 from .consumer import ConsumeOptions, Consumer
 from .consumer_runtime import ConsumerRuntime
+from .internals import Internals
 from .transaction import Transaction
 
 __all__ = ["Client"]
@@ -125,6 +126,8 @@ class Client(Api):
         self._runtime = ConsumerRuntime(
             self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
         )
+        # For other packages of Penstock; not a part of the API.
+        self.internals = Internals(self)
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else describe(self._dsn)
@@ -271,7 +274,7 @@ class Client(Api):
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
-                own.is_unfit |= exc.sqlstate in STALE
+                self._mark_stale(own, exc)
                 raise
             finally:
                 transaction._is_over = True
@@ -374,6 +377,10 @@ class Client(Api):
             return failure
         return from_database(exc) or exc
 
+    def _mark_stale(self, own: Own, exc: psycopg.Error) -> None:
+        """Do not use a connection again whose prepared statements do not fit the schema any more."""
+        own.is_unfit |= exc.sqlstate in STALE
+
     def _check_replicated(self, own: Own) -> None:
         if own.unreplicated:
             raise NotReplicated
@@ -396,7 +403,7 @@ class Client(Api):
             try:
                 bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                own.is_unfit |= exc.sqlstate in STALE
+                self._mark_stale(own, exc)
                 failure = bulk.interrupted(
                     self._failure(own, exc, DeliveryUnknown), with_last=own.unreplicated
                 )

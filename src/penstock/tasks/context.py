@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from penstock._async.transaction import AsyncTransaction
     from penstock._sync.transaction import Transaction
 
-__all__ = ["TaskContext", "TaskMessage", "current_context"]
+__all__ = ["CURRENT", "TaskContext", "TaskMessage", "current_context"]
 
-# The context of a run, or a function that makes the context when the handler asks for it.
-_current: ContextVar[TaskContext | Callable[[], TaskContext] | None] = ContextVar(
+# The context of a run, or what makes it when it is asked for. Set by the worker.
+CURRENT: ContextVar[TaskContext | Callable[[], TaskContext] | None] = ContextVar(
     "penstock_context", default=None
 )
 
 
 def current_context() -> TaskContext | None:
-    """The context of the task that runs here, or None."""
-    found = _current.get()
+    """The context of the task that runs here, if one does."""
+    found = CURRENT.get()
     return found if found is None or isinstance(found, TaskContext) else found()
 
 

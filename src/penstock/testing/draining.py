@@ -19,14 +19,14 @@ from penstock.concurrency import now
 from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError, QueueNotFound
 from penstock.models import Receipt
 from penstock.payloads import load_headers, load_json
+from penstock.tasks import outcomes
 from penstock.tasks.app import App
 from penstock.tasks.arguments import from_plain
-from penstock.tasks.outcomes import Outcome as Wanted
 from penstock.values import Duration, flag, interval
 from penstock.worker.run import Run
 from penstock.worker.scheduler import Scheduler
 
-from .recording import LEASE_SECONDS, End, Outcome, Part
+from .recording import LEASE_SECONDS, End, Ending, Part
 
 __all__ = ["Drain", "DrainError", "DrainOptions", "Ran"]
 
@@ -41,7 +41,7 @@ class DrainError(PenstockError):
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A task that drain() ran, and its outcome.
+    """A task that drain() ran, and how it ended.
 
     outcome: "done"; "retried": it failed and has attempts left; "failed": it has none, and is a dead letter;
     "rejected": the handler made it a dead letter; "snoozed": delayed by the handler; "lost": its lease ended
@@ -50,7 +50,7 @@ class Ran:
 
     task: str
     arguments: dict[str, Any]
-    outcome: Outcome
+    outcome: Ending
     result: Any
     exception: BaseException | None
     attempt: int
@@ -108,7 +108,7 @@ class Drain:
         self._give_up = None if options.timeout is None else now() + options.timeout
         self._parts: list[Part] = []
         self._claims = 0
-        # Messages of unknown tasks: held until the end, so that they are not claimed again, then released.
+        # Messages of unknown tasks, which no app here has: held until the end, then released.
         self._unknown: list[Receipt] = []
         self.ran: list[Ran] = []
 
@@ -146,7 +146,7 @@ class Drain:
 
     async def _claim(self, queue_name: str) -> Claimed | None:
         try:
-            timed = await self._client._attempt(
+            timed = await self._client.internals.attempt(
                 calls.consume_messages_batch(queue_name, self._parts[0].token, LEASE_SECONDS, 1)
             )
         except QueueNotFound:
@@ -193,7 +193,7 @@ class Drain:
             ) from None
 
     async def _record(self, run: Run, end: End) -> Ran:
-        outcome = end.outcome or "lost"
+        outcome = end.ending or "lost"
         if outcome == "failed":
             details = await self._client.get_message(run.queue_name, run.message_id)
             outcome = "failed" if details is None or details.state == "dead" else "retried"
@@ -219,10 +219,10 @@ class Drain:
 
     def _raise_error_of(self, ran: Ran, run: Run) -> None:
         exc = ran.exception
-        if exc is None or isinstance(exc, Wanted):
+        if exc is None or isinstance(exc, outcomes.Outcome):
             return
         if isinstance(exc, asyncio.CancelledError):
-            # A bare CancelledError would mean that drain() itself was cancelled.
+            # Raised as it is, a CancelledError would mean that drain() was cancelled.
             exc = DrainError(f"the handler was cancelled by itself: {run}")
         if self._options.raise_errors or not isinstance(exc, Exception | SystemExit):
             exc.add_note(f"raised in drain() by {run}; it is {ran.outcome}")
@@ -260,8 +260,7 @@ class Drain:
             after = page[-1].cursor
 
     async def _give_back(self) -> None:
-        for receipt in self._unknown:
-            await self._client._run(calls.release_message(receipt, 0))
+        await self._client.release_many(self._unknown)
 
 
 def _task_name(row: Claimed) -> str | None:

@@ -60,9 +60,9 @@ class Maintainer:
         self._flag.clear()
         self._claimed, self._called_at = 0, now()
         try:
-            # Who looks for leases that are over must not find ours.
+            # maintain() takes back messages whose leases are over: it must not find ours.
             await self._leases.catch_up()
-            done = await self._client._attempt(calls.maintain())
+            done = await self._client.internals.attempt(calls.maintain())
         except (PenstockError, psycopg.Error) as exc:
             logger.debug("maintain() failed: %s", exc)
             return []

@@ -15,6 +15,7 @@ from penstock import (
     AsyncClient,
     AsyncMessage,
     ErrorEntry,
+    InvalidArgument,
     LeaseLost,
     MaintenanceResult,
     NotFound,
@@ -412,6 +413,62 @@ async def test_nack(client: AsyncClient, engine18: Engine) -> None:
     assert row.due_at - await client.clock() > timedelta(seconds=290)
     with pytest.raises(LeaseLost):
         await message.nack()
+
+
+async def test_nack_release_and_reject_many(client: AsyncClient, engine18: Engine) -> None:
+    for queue in ("a", "b"):
+        await client.create_queue(queue, max_delivery_attempts=5)
+        await client.send_many(queue, range(6))
+    first, second = await client.consume_batch("a"), await client.consume_batch("b")
+    await first[0].ack()
+
+    def mixed(start: int) -> list[AsyncMessage[Any] | Receipt]:
+        return [first[0], first[start], second[start - 1], first[start + 1].receipt]
+
+    for settle in (client.nack_many, client.release_many, client.reject_many):
+        assert await settle([]) == []
+    delayed = await client.nack_many(mixed(1), delay=60, error="failed \0", max_attempts=4)
+    released = await client.release_many(iter(mixed(3)))
+    rejected = await client.reject_many([first[0], first[5], second[5].receipt], error="no such customer")
+    assert delayed == released == rejected == [first[0].receipt]
+    states = ["done", "scheduled", "scheduled", "ready", "ready", "dead"]
+    assert [engine18.state("a", message.id) for message in first] == states
+    states = ["scheduled", "active", "ready", "active", "active", "dead"]
+    assert [engine18.state("b", message.id) for message in second] == states
+    row = engine18.message("a", first[1].id)
+    assert (row.last_error, row.delivery_attempts) == ("failed \ufffd", 1)
+    assert row.due_at - await client.clock() > timedelta(seconds=50)
+    assert engine18.message("a", first[3].id).delivery_attempts == 0
+    row = engine18.message("b", second[5].id)
+    assert (row.reason, row.last_error) == ("failed", "no such customer")
+    assert [message.is_lost for message in first] == [True] + [False] * 5
+
+
+async def test_many_by_the_rules_of_the_queue(client: AsyncClient, engine18: Engine) -> None:
+    """Without a delay retry_delays count; max_attempts counts in place of the queue's limit."""
+    await client.create_queue("q", retry_delays=[0, 100])
+    await client.send_many("q", range(3))
+    claimed = await client.consume_batch("q")
+    assert await client.nack_many(claimed[:2]) == []
+    assert await client.nack_many([claimed[2]], max_attempts=1) == []
+    assert [engine18.state("q", message.id) for message in claimed] == ["ready", "ready", "dead"]
+    again = await client.consume_batch("q")
+    twice: list[AsyncMessage[Any] | Receipt] = [again[0], again[0].receipt, again[1]]
+    assert await client.nack_many(twice) == [again[0].receipt]
+    assert {engine18.state("q", message.id) for message in again} == {"scheduled"}
+    assert again[1].is_lost is False
+
+
+async def test_a_refused_argument_settles_none_of_many(client: AsyncClient, engine18: Engine) -> None:
+    for queue in ("a", "b"):
+        await client.create_queue(queue)
+        await client.send(queue, 1)
+    claimed = [*await client.consume_batch("a"), *await client.consume_batch("b")]
+    with pytest.raises(InvalidArgument, match="delay"):
+        await client.nack_many(claimed, delay=-1)
+    with pytest.raises(InvalidArgument, match="result"):
+        await client.ack_many(claimed, results=[1, float("nan")])
+    assert [engine18.state(m.queue_name, m.id) for m in claimed] == ["active", "active"]
 
 
 async def test_release_and_reject(client: AsyncClient, engine18: Engine) -> None:
