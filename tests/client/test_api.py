@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock import errors, models, statements
+from penstock import errors, models, sql_call
 from tests.test_catalog import SIGNATURES
 
 from .inputs import CONSUME, FREE, METHODS, OPTIONS
@@ -153,7 +153,7 @@ def test_parameters_have_the_types_of_the_catalog(sql18: Sql) -> None:
     rows = sql18.execute(PARAMETER_TYPES).fetchall()
     catalog = {name: declared.replace("timestamp with time zone", "timestamptz") for name, declared in rows}
     assert len(catalog) == len(rows), "a name means the same wherever it stands"
-    assert catalog == statements.TYPES
+    assert catalog == sql_call.TYPES
 
 
 # Results
