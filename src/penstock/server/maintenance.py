@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 
 from penstock import calls
 from penstock._async.client import AsyncClient
-from penstock._async.lease_extender import AsyncMaintainer
+from penstock._async.maintenance import AsyncMaintenanceLoop
 from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
+from penstock.models import MaintenanceResult
 
 __all__ = ["Maintenance"]
 
@@ -53,18 +53,18 @@ class Maintenance:
         self._stop.set()
 
     async def run(self) -> None:
-        maintainer = AsyncMaintainer(self._maintain, pause=PAUSE_SECONDS)
+        loop = AsyncMaintenanceLoop(self._maintain, first_pause=PAUSE_SECONDS)
         try:
             # What is wrong from the beginning is no case for patience.
             await self._call()
             self.started.set()
-            maintainer.start()
+            loop.start()
             await self._stop.wait()
         finally:
-            await maintainer.close()
+            await loop.close()
             await self._client.close()
 
-    async def _maintain(self) -> Any:
+    async def _maintain(self) -> list[MaintenanceResult]:
         try:
             return await self._call()
         except (ConnectionLost, DatabaseUnavailable) as exc:
@@ -75,13 +75,13 @@ class Maintenance:
             self._tell("maintain() fails", exc)
             raise
 
-    async def _call(self) -> Any:
-        done = await self._client._attempt(calls.maintain())
+    async def _call(self) -> list[MaintenanceResult]:
+        timed = await self._client._attempt(calls.maintain())
         self._succeeded_at = time.monotonic()
         if self._trouble:
             self._trouble = ""
             logger.info("the database is there again")
-        return done
+        return timed.result
 
     def _tell(self, what: str, exc: Exception) -> None:
         """Once, until it works again."""

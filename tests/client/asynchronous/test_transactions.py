@@ -81,7 +81,7 @@ async def test_every_call_sees_the_others(client: AsyncClient, engine18: Engine)
 async def test_an_error_in_the_block_of_a_message_rolls_back(
     client: AsyncClient, engine18: Engine, effects: Any, claimed_in_it: bool
 ) -> None:
-    """The block of the message is inside of the transaction: it must not swallow what the transaction needs."""
+    """The block of the message is inside of the transaction: the error must reach the transaction."""
     engine18.queue("q")
     message_id = await client.send("q", 1)
     message = None if claimed_in_it else await client.consume_one("q")
