@@ -6,9 +6,10 @@ import asyncio
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+
+from penstock.signals import handled_in_loop
 
 __all__ = ["Service", "Services"]
 
@@ -16,8 +17,6 @@ __all__ = ["Service", "Services"]
 GRACE_SECONDS = 15.0
 HURRY_SECONDS = 1.0
 STEP_SECONDS = 0.1
-# The last one: the terminal is gone.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Service(Protocol):
@@ -68,22 +67,8 @@ class Services:
 
     async def run(self) -> None:
         """Until all of them have ended; the error of one that failed is raised then."""
-        with self._watching_signals():
+        with handled_in_loop(self._signalled):
             await self._run()
-
-    @contextmanager
-    def _watching_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        # What is ignored stays so: under nohup, or in the background of a script.
-        before = {n: handler for n in SIGNALS if (handler := signal.getsignal(n)) is not signal.SIG_IGN}
-        for number in before:
-            loop.add_signal_handler(number, self._signalled, number)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler or signal.SIG_DFL)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -110,10 +95,10 @@ class Services:
         if not self.is_stopping:
             self._on_started()
 
-    def _signalled(self, number: int) -> None:
+    def _signalled(self, number: signal.Signals) -> None:
         is_first = not self.is_stopping
         self._tell_to_stop()
-        self._on_signal(signal.Signals(number).name, is_first)
+        self._on_signal(number.name, is_first)
 
     def _tell_to_stop(self) -> None:
         patience = HURRY_SECONDS if self.is_stopping else GRACE_SECONDS
