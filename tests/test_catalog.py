@@ -28,6 +28,7 @@ CALLABLE = {
     """,
     "penstock_consumer": """
         consume_message consume_messages_batch ack_message ack_messages nack_message release_message
+        nack_messages release_messages reject_messages
         consume_tasks park_messages
         reject_message reject_unreadable_messages extend_message_vt batch_extend_message_vt pulse channel
         extend_queue_keep_alive maintain clock schema_version declare_queue queue_difference
@@ -133,6 +134,19 @@ SIGNATURES = {
         "bool",
     ),
     "release_message": ("queue_name text, message_id int8, token text, delay_seconds int4 = 0", "bool"),
+    "nack_messages": (
+        "queue_name text, message_ids int8[], tokens text[], delays int4[] = NULL, errors text[] = NULL, "
+        "max_attempts int4[] = NULL",
+        "setof int8",
+    ),
+    "release_messages": (
+        "queue_name text, message_ids int8[], tokens text[], delays int4[] = NULL",
+        "setof int8",
+    ),
+    "reject_messages": (
+        "queue_name text, message_ids int8[], tokens text[], errors text[] = NULL",
+        "setof int8",
+    ),
     "reject_message": ("queue_name text, message_id int8, token text, error text = NULL", "bool"),
     "reject_unreadable_messages": (
         "queue_name text, batch_size int4 = 10",

@@ -1,7 +1,8 @@
 """Installs and upgrades the schema `penstock` in a database, and says which version is there.
 
 `sql/tables` holds numbered files that are run once, `sql/functions` and `sql/roles.sql` what is true now, run
-at every upgrade; a function that no file creates any more is dropped. `script` and `install` run the same.
+at every upgrade; a function that no file creates any more is dropped. `script` and `install` run the same:
+the files with their marks expanded (`sql_fragments.py`).
 
 The installer runs with the rights of its role, perhaps of a superuser. So `sql/guards` goes first: only the
 owner of the schema may install, upgrade and drop it, and no other role may have put anything into it. Before
@@ -23,6 +24,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 
 from .errors import MIGRATE, SchemaMissing, SchemaOutdated, SchemaTooNew, SchemaUnsafe, from_database
+from .sql_fragments import expand, load_fragments
 from .version import __version__
 
 __all__ = [
@@ -151,8 +153,12 @@ def _loaded() -> Source:
 
 def load(root: Path = SQL, package_version: str = __version__) -> Source:
     """The SQL below a directory, the package's own unless told otherwise."""
+    fragments = load_fragments(root / "fragments")
     tables, functions = (
-        tuple(File(path.stem, path.read_text("utf-8")) for path in sorted((root / folder).glob("*.sql")))
+        tuple(
+            File(path.stem, expand(path.read_text("utf-8"), fragments))
+            for path in sorted((root / folder).glob("*.sql"))
+        )
         for folder in ("tables", "functions")
     )
     numbers = [file.number for file in tables]

@@ -3,10 +3,7 @@
 -- Scheduled first, then waiting, then ready: a message that is promoted meanwhile moves in that direction.
 create or replace function penstock.cancel_message(queue_name text, message_id bigint) returns boolean
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -104,8 +101,7 @@ comment on function penstock._purge_queue(int) is 'Deletes what waits in a queue
 
 create or replace function penstock.purge_queue(queue_name text) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+/*pinned: sort*/
 as $$
 begin
     return penstock._purge_queue(penstock._queue_id(queue_name));
@@ -116,8 +112,7 @@ comment on function penstock.purge_queue(text) is
 
 create or replace function penstock.purge_all_messages() returns void
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+/*pinned: sort*/
 as $$
 declare
     queue int;

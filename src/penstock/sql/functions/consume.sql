@@ -27,10 +27,7 @@ create or replace function penstock.consume_messages_batch(
     batch_size int default 10
 ) returns setof penstock.message
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -103,17 +100,15 @@ begin
             where r.queue_id + 0 = queue_id and r.ctid = any(coalesce(rows, array(select l.row from living l))) returning r.*
         )
         insert into penstock.active as a
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, permit, large, holds_tenant_permit, vt, claimed_at, published_at, expires_at,
-             lifetime, tenant, token, dedup_key, headers, payload, body, errors)
+            (queue_id, sweep_queue_id, permit, holds_tenant_permit, vt, claimed_at, token, /*carried*/)
         select
-            queue_id, queue_id, g.id, g.priority, g.attempts + 1, g.attempts_limit,
-            case when not pooled then g.priority when pooled then 0 end, g.large, g.holds_tenant_permit,
+            queue_id, queue_id, case when not pooled then g.priority when pooled then 0 end, g.holds_tenant_permit,
             -- The lease grows with each attempt by the queue's factor, to 30 days at the most.
             case
                 when backoff = 1 then lease_end
                 else at + make_interval(secs => least(lease * power(backoff, least(g.attempts, 100)), 2592000))
             end,
-            at, g.published_at, g.expires_at, g.lifetime, g.tenant, token, g.dedup_key, g.headers, g.payload, g.body, g.errors
+            at, token, /*carried g: attempts = g.attempts + 1*/
         from removed g order by g.priority, g.rank, g.id
         returning
             a.id, queue_name,
@@ -145,70 +140,6 @@ end
 $$;
 comment on function penstock.consume_message(text, text, int) is
     'Claims the next message; no row where there is none. See consume_messages_batch().';
-
--- The coalesce, here and below, keeps the planner from the index by expiry.
-create or replace function penstock._expire_ready(queue_id int, rows tid[], at timestamptz) returns bigint
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    moved bigint;
-    keys text[];
-    ids bigint[];
-    tenant_permits text[];
-begin
-    with removed as (
-        delete from penstock.ready r
-        where r.queue_id + 0 = queue_id and r.ctid = any(rows) and coalesce(r.expires_at, 'infinity') <= at returning r.*
-    ), buried as (
-        insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors, last_error)
-        select
-            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
-            g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
-        from removed g
-    )
-    select
-        count(*), array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
-    into moved, ids, keys, tenant_permits from removed g;
-    perform penstock._free_dedup_keys(queue_id, keys, ids);
-    if tenant_permits is not null then
-        perform penstock._return_tenant_permits(queue_id, tenant_permits);
-    end if;
-    return moved;
-end
-$$;
-comment on function penstock._expire_ready(int, tid[], timestamptz) is
-    'Moves locked rows of ready whose time to live is over to the dead letters, with the queue''s lock held.';
-
-create or replace function penstock._expire_scheduled(queue_id int, ids bigint[], at timestamptz) returns bigint
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    moved bigint;
-    keys text[];
-begin
-    with removed as (
-        delete from penstock.scheduled s
-        where s.queue_id = queue_id and s.id = any(ids) and coalesce(s.expires_at, 'infinity') <= at returning s.*
-    ), buried as (
-        insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors, last_error)
-        select
-            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'expired', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
-            g.dedup_key, g.headers, g.payload, g.body, g.errors, g.errors -> -1 ->> 'error'
-        from removed g
-    )
-    select count(*), array_agg(g.dedup_key) filter (where g.dedup_key is not null) into moved, keys from removed g;
-    perform penstock._free_dedup_keys(queue_id, keys, ids);
-    return moved;
-end
-$$;
-comment on function penstock._expire_scheduled(int, bigint[], timestamptz) is
-    'Moves locked rows of scheduled whose time to live is over to the dead letters.';
 
 create or replace function penstock._free_dedup_keys(queue_id int, keys text[], ids bigint[]) returns void
 language plpgsql

@@ -137,7 +137,7 @@ set enable_hashjoin = on
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     floor_ranks bigint[];
     next_ranks bigint[];
     last_ranks bigint[];
@@ -158,7 +158,7 @@ begin
     select array_agg(d.id), array_agg(d.tenant), array_agg(d.priority) into ids, tenants, priorities
     from (select d.id, d.tenant, d.priority from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) order by d.id) d;
     -- Before the ranks are looked up: a message that this ends may make room for another one.
-    perform penstock._retake_dedup_keys(queue_id, ids, at);
+    perform penstock._retake_dedup_keys(queue_id, ids, now);
     floor_ranks := penstock._floor(queue_id);
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     last_ranks := penstock._last_ranks(queue_id, floor_ranks);
@@ -170,45 +170,17 @@ begin
     end if;
     with removed as (
         delete from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) returning d.*
-    ), judged as materialized (
+    ), moving as (
         select
-            x.*, plain_tops is not null or x.tenant <> '' as ranked_by_tenant, coalesce(m.holds_tenant_permit, false) as holds_tenant_permit, holds_tenant_permit is not null and not m.holds_tenant_permit as waits,
-            row_number() over (partition by x.priority, x.tenant, m.holds_tenant_permit order by x.id) as nth,
-            case when more_attempts is null then 0 else x.attempts end as new_attempts,
-            case when most is null or x.attempts + more_attempts > most then x.attempts + more_attempts end as new_limit,
-            coalesce(x.lifetime, x.expires_at - x.published_at) as new_lifetime,
-            (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key and k.id = x.id) as kept_key
+            /*carried x: attempts = case when more_attempts is null then 0 else x.attempts end;
+                attempts_limit = case when most is null or x.attempts + more_attempts > most then x.attempts + more_attempts end;
+                expires_at = now + coalesce(x.lifetime, x.expires_at - x.published_at); lifetime = coalesce(x.lifetime, x.expires_at - x.published_at);
+                dedup_key = (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key and k.id = x.id)*/,
+            plain_tops is not null or x.tenant <> '' as ranked_by_tenant, coalesce(m.holds_tenant_permit, false) as holds_tenant_permit,
+            holds_tenant_permit is not null and not m.holds_tenant_permit as waits, 'new' as entry, x.id as turn
         from removed x join unnest(ids, holds_tenant_permit) m(id, holds_tenant_permit) on m.id = x.id
-        order by x.id
-    ), to_waiting as (
-        insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors)
-        select
-            queue_id, queue_id, g.id, g.priority, false, nextval('penstock.message_ids'), g.new_attempts, g.new_limit, g.large, g.published_at,
-            at + g.new_lifetime, g.new_lifetime, g.tenant, g.kept_key, g.headers, g.payload, g.body, g.errors
-        from judged g where g.waits
-    ), put as (
-        insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors)
-        select
-            queue_id, g.priority,
-            coalesce(
-                g.nth + max(
-                    case
-                        when g.nth = 1 and floor_ranks is not null
-                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.ranked_by_tenant, next_ranks, last_ranks, plain_tops)
-                    end
-                ) over (partition by g.priority, g.tenant),
-                last_id + g.nth
-            ),
-            g.id, g.new_attempts, g.new_limit, g.large, g.ranked_by_tenant, g.holds_tenant_permit, g.published_at, at + g.new_lifetime, g.new_lifetime, g.tenant,
-            g.kept_key, g.headers, g.payload, g.body, g.errors
-        from judged g where not g.waits
-        returning rank
-    )
-    select (select count(*) from removed), (select max(p.rank) from put p) into revived, top_rank;
+    ), /*enter_ready*/
+    select (select count(*) from removed), (select max(r.rank) from to_ready r) into revived, top_rank;
     perform penstock._cover(top_rank);
     if holds_tenant_permit is not null then
         perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
@@ -225,10 +197,7 @@ comment on function penstock._revive(int, bigint[], int) is
 
 create or replace function penstock.requeue_dlq_messages(queue_name text, message_ids bigint[] default null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -253,10 +222,7 @@ comment on function penstock.requeue_dlq_messages(text, bigint[]) is
 
 create or replace function penstock.add_retries(queue_name text, attempts int, headers jsonb default null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -279,8 +245,7 @@ comment on function penstock.add_retries(text, int, jsonb) is
 
 create or replace function penstock.purge_dlq(queue_name text default null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*pinned*/
 as $$
 #variable_conflict use_variable
 declare

@@ -24,13 +24,6 @@ $$;
 comment on function penstock._take_dedup_key(int, text, bigint, timestamptz) is
     'Takes a dedup key for a message in one queue, or returns the unfinished message that holds it.';
 
--- Why an attempt whose lease has ended was the last one; null: the message is retried. The rule of _give_back().
-create or replace function penstock._reason_to_end(attempts int, most_attempts int, expires_at timestamptz, at timestamptz) returns text
-language sql immutable
-as $$ select case when attempts >= most_attempts then 'no_attempts_left' when expires_at <= at then 'expired' end $$;
-comment on function penstock._reason_to_end(int, int, timestamptz, timestamptz) is
-    'The reason why a message becomes a dead letter when its lease is over; null where it is retried.';
-
 -- A look without a lock. An old snapshot cannot tell, and what it would end needs a snapshot that sees the newest floor.
 create or replace function penstock._is_over(queue_id int, message_id bigint, expires_at timestamptz, at timestamptz) returns boolean
 language plpgsql stable
@@ -56,23 +49,6 @@ $$;
 comment on function penstock._is_over(int, bigint, timestamptz, timestamptz) is
     'Whether an unfinished message would become a dead letter if a sweep came by now.';
 
--- With the queue's lock held. What the time to live ends goes by way of scheduled.
-create or replace function penstock._leave_waiting(queue_id int, ids bigint[], at timestamptz) returns void
-language sql
-as $$
-    with removed as (
-        delete from penstock.waiting w where w.queue_id + 0 = _leave_waiting.queue_id and w.id = any(ids) returning w.*
-    )
-    insert into penstock.scheduled
-        (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers,
-         payload, body, errors)
-    select
-        r.queue_id, r.queue_id, r.id, r.priority, r.attempts, r.attempts_limit, r.large, at, r.published_at, r.expires_at, r.lifetime, r.tenant,
-        r.dedup_key, r.headers, r.payload, r.body, r.errors
-    from removed r
-$$;
-comment on function penstock._leave_waiting(int, bigint[], timestamptz) is 'Moves locked rows of waiting to scheduled, due at once.';
-
 -- With the queue's lock held, in READ COMMITTED. Returns the ids of the messages that it ended.
 create or replace function penstock._end_over(queue_id int, ids bigint[], expiries timestamptz[], at timestamptz) returns bigint[]
 language plpgsql
@@ -81,8 +57,10 @@ as $$
 declare
     most int := (select nullif(q.max_delivery_attempts, 0) from penstock.queues q where q.id = queue_id);
     ended bigint[];
-    found_ids bigint[];
     rows tid[];
+    ready_ids bigint[];
+    waiting_ids bigint[];
+    scheduled_ids bigint[];
 begin
     -- Leases that ran out.
     ended := array(
@@ -95,40 +73,34 @@ begin
         ) a
     );
     if ended <> '{}' then
-        perform penstock._give_back(queue_id, ended, null, at, null, 'the lease ran out');
+        perform penstock._leave_active(queue_id, ended, null, 'lost', at, null, null, null);
     end if;
     -- Times to live that are over: in ready, in waiting, in scheduled.
-    select array_agg(r.ctid), array_agg(r.id) into rows, found_ids
+    select array_agg(r.ctid), array_agg(r.id) into rows, ready_ids
     from unnest(ids, expiries) i(id, expires_at)
     cross join lateral (
         select r.ctid, r.id from penstock.ready r
         where r.queue_id = queue_id and r.expires_at = i.expires_at and r.expires_at <= at and r.id = i.id
         for update skip locked
     ) r;
-    if rows is not null then
-        perform penstock._expire_ready(queue_id, rows, at);
-        ended := ended || found_ids;
+    waiting_ids := array(
+        select w.id from unnest(ids, expiries) i(id, expires_at)
+        cross join lateral (
+            select w.id from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = i.id for update skip locked
+        ) w
+        where i.expires_at <= at
+    );
+    scheduled_ids := array(
+        select s.id from unnest(ids, expiries) i(id, expires_at)
+        cross join lateral (
+            select s.id from penstock.scheduled s where s.queue_id = queue_id and s.id = i.id for update skip locked
+        ) s
+        where i.expires_at <= at
+    );
+    if rows is not null or waiting_ids <> '{}' or scheduled_ids <> '{}' then
+        perform penstock._end_expired(queue_id, at, rows, waiting_ids, scheduled_ids);
     end if;
-    select array_agg(w.id) into found_ids
-    from unnest(ids, expiries) i(id, expires_at)
-    cross join lateral (
-        select w.id from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = i.id for update skip locked
-    ) w
-    where i.expires_at <= at;
-    if found_ids is not null then
-        perform penstock._leave_waiting(queue_id, found_ids, at);
-    end if;
-    select array_agg(s.id) into found_ids
-    from unnest(ids, expiries) i(id, expires_at)
-    cross join lateral (
-        select s.id from penstock.scheduled s where s.queue_id = queue_id and s.id = i.id for update skip locked
-    ) s
-    where i.expires_at <= at;
-    if found_ids is not null then
-        perform penstock._expire_scheduled(queue_id, found_ids, at);
-        ended := ended || found_ids;
-    end if;
-    return ended;
+    return ended || coalesce(ready_ids, '{}') || waiting_ids || scheduled_ids;
 end
 $$;
 comment on function penstock._end_over(int, bigint[], timestamptz[], timestamptz) is

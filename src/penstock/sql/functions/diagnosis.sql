@@ -408,9 +408,7 @@ comment on function penstock._diagnose_queue(int, text, timestamptz, timestamptz
 
 create or replace function penstock.diagnose_queues() returns setof penstock.queue_diagnosis
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*hot: hashjoin, mergejoin*/
 as $$
 declare
     at timestamptz := penstock.clock();
@@ -434,9 +432,7 @@ comment on function penstock.diagnose_queues() is
 -- A step for each queue and task that has parked messages, in the order of the index.
 create or replace function penstock.diagnose_parked() returns setof penstock.parked_diagnosis
 language plpgsql stable security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*hot: hashjoin, mergejoin*/
 as $$
 declare
     most constant int := 1000;
@@ -471,8 +467,7 @@ comment on function penstock.diagnose_parked() is
 
 create or replace function penstock.diagnose_errors() returns setof penstock.error_diagnosis
 language sql stable security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+/*pinned: sort*/
 as $$
     select q.name, e.reason, e.error, e.dead_count, e.last_at
     from penstock.queues q

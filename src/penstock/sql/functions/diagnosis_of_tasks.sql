@@ -4,9 +4,7 @@
 -- many is left out. A lease counts when it is older than what the worker told last.
 create or replace function penstock.diagnose_leases() returns setof penstock.lease_diagnosis
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*hot: hashjoin, mergejoin*/
 as $$
 declare
     most constant int := 1000;
@@ -43,8 +41,7 @@ comment on function penstock.diagnose_leases() is
 -- Priorities that share all permits (one quota) are not looked at.
 create or replace function penstock.diagnose_priorities() returns setof penstock.priority_diagnosis
 language sql stable security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*pinned*/
 as $$
     select q.name, p.n::int - 1, r.n, r.since, q.max_active, q.min_active, q.priority_shares
     from penstock.queues q
@@ -65,9 +62,7 @@ comment on function penstock.diagnose_priorities() is
 -- Oldest first. Members among the dead letters are found from the latest 1000 dead letters of each queue.
 create or replace function penstock.diagnose_groups() returns setof penstock.group_diagnosis
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+/*hot: sort, hashjoin, mergejoin*/
 as $$
 declare
     most constant int := 1000;

@@ -354,9 +354,7 @@ comment on function penstock._append_floor(penstock.floors, bigint[], timestampt
 
 create or replace function penstock.raise_floor(queue_name text) returns boolean
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*hot: hashjoin, mergejoin*/
 as $$
 begin
     perform penstock._require_read_committed('raise_floor');

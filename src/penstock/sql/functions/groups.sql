@@ -144,9 +144,7 @@ comment on function penstock._finish_groups(bigint[], boolean) is 'Sends the cal
 
 create or replace function penstock.finish_groups(group_ids bigint[] default null) returns setof bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
+/*hot: sort, hashjoin, mergejoin*/
 as $$
 begin
     return query select penstock._finish_groups(group_ids, true);

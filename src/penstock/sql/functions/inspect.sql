@@ -14,8 +14,7 @@ comment on function penstock._fingerprint(text) is 'What is shown of a token: en
 -- States in a fixed order, each in the order of an index, so that a page costs what it shows.
 create or replace function penstock.list_messages(queue_name text, state text default null, page_size int default 100, after text default null) returns setof penstock.listed_message
 language plpgsql stable security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*pinned*/
 as $$
 #variable_conflict use_variable
 declare
@@ -173,8 +172,7 @@ comment on function penstock._message(int, bigint, boolean) is
 
 create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
 language plpgsql volatile security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*pinned*/
 as $$
 #variable_conflict use_variable
 declare
@@ -197,8 +195,7 @@ comment on function penstock.get_message(text, bigint) is
 
 create or replace function penstock.get_result(queue_name text, message_id bigint) returns setof penstock.message_result
 language plpgsql volatile security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*pinned*/
 as $$
 declare
     m penstock.message_details := penstock._message(penstock._queue_id(queue_name, 'result'), message_id, false);
@@ -440,8 +437,7 @@ comment on function penstock._explain_active(penstock.queues, penstock.message_d
 
 create or replace function penstock.explain_delivery(queue_name text, message_id bigint) returns text
 language plpgsql volatile security definer
-set search_path = pg_catalog, penstock, pg_temp
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*pinned*/
 as $$
 #variable_conflict use_variable
 declare

@@ -2,10 +2,7 @@
 
 create or replace function penstock.batch_extend_message_vt(queue_name text, message_ids bigint[], token text, extension_seconds int) returns setof penstock.extended_lease
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -49,10 +46,7 @@ comment on function penstock.extend_message_vt(text, bigint, text, int) is
 -- Rows that somebody is settling right now are passed over: they need no pulse, and nobody waits for anybody.
 create or replace function penstock.pulse(token text, vt_seconds int, queue_names text[] default null) returns bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare

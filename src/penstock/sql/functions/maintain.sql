@@ -302,6 +302,7 @@ declare
     everything boolean;
     since timestamptz;
     spent interval;
+    blocks bigint;
     found_here record;
     expired bigint := 0;
     taken bigint := 0;
@@ -372,9 +373,13 @@ begin
         -- With the lock held: the floor may have been raised since it was read.
         select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
         if found then
+            if everything then
+                blocks := penstock._blocks_of_sweeps();
+                perform from penstock._due(queue_id, at, since, has_waiting, false);
+                blocks := penstock._blocks_of_sweeps() - blocks;
+            end if;
             perform penstock._append_floor(
-                newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end,
-                case when everything then spent < interval '0.2 ms' or penstock._blocks_of_sweeps() <= 30 end, passed_over
+                newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end, blocks <= 30, passed_over
             );
         end if;
     end if;
@@ -499,10 +504,7 @@ comment on function penstock._low_floors(int) is 'The queues whose floor is to b
 -- transaction: so the rest of such a call is brief. Every call is: the caller commits, and calls again where a queue is unfinished.
 create or replace function penstock.maintain() returns setof penstock.maintenance_result
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 declare
     at timestamptz := penstock.clock();

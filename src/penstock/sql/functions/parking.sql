@@ -5,10 +5,7 @@
 
 create or replace function penstock.park_messages(queue_name text, message_ids bigint[], token text, task_names text[]) returns setof bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_mergejoin = off
-set jit = off
+/*hot: hashjoin*/
 as $$
 #variable_conflict use_variable
 declare
@@ -32,8 +29,7 @@ begin
                 coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(task_names)::text, 'null'))
         );
     end if;
-    -- By id, as a map: a join may be planned as a loop in a loop.
-    select jsonb_object(array_agg(x.id::text), array_agg(x.name)) into names from unnest(message_ids, task_names) x(id, name) where x.id is not null;
+    names := penstock._by_id(message_ids, task_names);
     perform penstock._lock_queue(queue);
     if current_setting('server_version_num')::int < 170000 then
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
@@ -47,11 +43,9 @@ begin
         select x.*, row_number() over (partition by x.name, x.alone, x.priority, x.tenant order by x.id) as nth
         from (select g.*, left(coalesce(nullif(names ->> g.id::text, ''), '(none)'), 255) as name from removed g) x
     ), parked as (
-        insert into penstock.scheduled
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, parked_alone, due_at, parked_rank, published_at, expires_at,
-             lifetime, tenant, parked_as, dedup_key, headers, payload, body, errors)
+        insert into penstock.scheduled (queue_id, sweep_queue_id, parked_as, parked_alone, due_at, parked_rank, /*carried*/)
         select
-            queue, queue, j.id, j.priority, j.attempts - 1, j.attempts_limit, j.large, j.alone,
+            queue, queue, j.name, j.alone,
             -- As long again as it has existed: it comes back ever more seldom. A little more or less, so that not all come at once.
             at + least(greatest(at - j.published_at, shortest), longest) * (1 + random() / 4),
             -- In the line of the task: by age. With tenants: behind the last of the tenant, else next to the first in line.
@@ -74,7 +68,7 @@ begin
                     )
                 end
             ) over (partition by j.name, j.alone, j.priority, j.tenant),
-            j.published_at, j.expires_at, j.lifetime, j.tenant, j.name, j.dedup_key, j.headers, j.payload, j.body, j.errors
+            /*carried j: attempts = j.attempts - 1*/
         from judged j
     )
     select
@@ -184,10 +178,7 @@ create or replace function penstock.consume_tasks(
     park_others boolean default false
 ) returns setof penstock.message
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_mergejoin = off
-set jit = off
+/*hot: hashjoin*/
 as $$
 #variable_conflict use_variable
 declare

@@ -18,10 +18,7 @@ create or replace function penstock.publish_messages(
     dedup_keys text[] default null
 ) returns setof bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 declare
     topic int;
@@ -68,10 +65,7 @@ create or replace function penstock.send_messages(
     dedup_keys text[] default null
 ) returns setof bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare

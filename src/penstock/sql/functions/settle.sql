@@ -1,52 +1,10 @@
 -- Settle: how a consumer ends what it began: ack, nack, release, reject.
 
--- A long error is cut, not refused: an attempt that failed has to end. Ten of them have less than 256 MB as text.
-create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text, lost boolean default false) returns jsonb
-language sql stable
-as $$
-    select case
-        when error is null then errors
-        when jsonb_array_length(errors) >= 10 then errors - 0
-        else coalesce(errors, '[]')
-    end || case
-        when error is null then '[]'
-        else jsonb_build_array(
-            jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)) || case when lost then '{"lost": true}'::jsonb else '{}' end
-        )
-    end
-$$;
-comment on function penstock._add_error(jsonb, int, timestamptz, text, boolean) is
-    'The error history with one more error; the last ten are kept, and 4,000,000 characters of each. lost: the lease ran out.';
-
--- A consumer that gives a message back has survived it.
-create or replace function penstock._not_lost(errors jsonb) returns jsonb
-language sql immutable
-as $$ select coalesce(jsonb_set(errors, '{-1}', (errors -> -1) - 'lost'), errors) $$;
-comment on function penstock._not_lost(jsonb) is 'The error history of a message whose last delivery was not lost.';
-
-create or replace function penstock._lost_deliveries(errors jsonb) returns int
-language plpgsql immutable
-as $$
-declare
-    n int := 0;
-begin
-    while errors -> -1 - n -> 'lost' = 'true' loop
-        n := n + 1;
-    end loop;
-    return n;
-end
-$$;
-comment on function penstock._lost_deliveries(jsonb) is
-    'How many deliveries in a row, up to the last one, ended because the lease ran out, by the error history.';
-
 -- Rows are locked in the order of their ids, as in every batch call on active. Tokens are compared pair by pair: one
 -- pass for each distinct token, and mostly there is one.
 create or replace function penstock.ack_messages(queue_name text, message_ids bigint[], tokens text[], results jsonb[] default null) returns setof bigint
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -212,129 +170,23 @@ $$;
 comment on function penstock.ack_message(text, bigint, text, jsonb) is
     'Marks a message as done, in the caller''s transaction; false where the lease is not, or not any more, this token''s. result is kept with the completed message.';
 
--- With the queue's lock held. Each message goes to one of three permits: dead, scheduled or ready. token null: the lease ran out. A message
--- that was lost with its consumer for the first time goes to the front; one that failed, or was lost before, beside those that wait.
-create or replace function penstock._give_back(
-    queue_id int, ids bigint[], token text, at timestamptz, delay_seconds int, error text, max_attempts int default null
-) returns bigint
-language plpgsql
+create or replace function penstock.nack_messages(
+    queue_name text,
+    message_ids bigint[],
+    tokens text[],
+    delays int[] default null,
+    errors text[] default null,
+    max_attempts int[] default null
+) returns setof bigint
+language plpgsql security definer
+/*hot*/
 as $$
-#variable_conflict use_variable
-declare
-    floor_ranks bigint[] := penstock._floor(queue_id);
-    last_id bigint := penstock._last_id();
-    lowest bigint := 0;
-    highest bigint := 9223372036854775807;
-    most int;
-    delays int[];
-    moved bigint;
-    ready_id bigint;
-    keys text[];
-    wakes boolean;
-    name text;
-    ranked_by_tenant boolean;
-    permits smallint[];
-    tenant_permits text[];
-    lined_up text[];
-    urgency int[];
-    top_rank bigint;
 begin
-    select coalesce(max_attempts, nullif(q.max_delivery_attempts, 0)), q.retry_delays, q.notify, q.name, q.plain_tops is not null
-    into most, delays, wakes, name, ranked_by_tenant
-    from penstock.queues q where q.id = queue_id;
-    if current_setting('server_version_num')::int < 170000 then
-        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
-        select min(i), max(i) into lowest, highest from unnest(ids) i;
-    end if;
-    with removed as (
-        delete from penstock.active a
-        where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and (token is null or a.token = token)
-        returning a.*
-    ), judged as (
-        select
-            g.*,
-            penstock._add_error(g.errors, g.attempts, at, error, token is null) as history,
-            not ranked_by_tenant and token is null and penstock._lost_deliveries(g.errors) = 0 as to_front,
-            penstock._reason_to_end(g.attempts, coalesce(g.attempts_limit, most), g.expires_at, at) as reason,
-            coalesce(delay_seconds, delays[least(g.attempts, cardinality(delays))]) as delay
-        from removed g
-    ), buried as (
-        insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors, last_error)
-        select
-            queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, j.reason, at, j.published_at, j.expires_at, j.lifetime, j.tenant,
-            j.dedup_key, j.headers, j.payload, j.body, j.history, j.history -> -1 ->> 'error'
-        from judged j where j.reason is not null
-    ), delayed as (
-        insert into penstock.scheduled
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers, payload,
-             body, errors)
-        select
-            queue_id, queue_id, j.id, j.priority, j.attempts, j.attempts_limit, j.large, at + make_interval(secs => j.delay), j.published_at,
-            j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
-        from judged j where j.reason is null and j.delay > 0
-    ), to_waiting as (
-        insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors)
-        select
-            queue_id, queue_id, j.id, j.priority, true, nextval('penstock.message_ids'), j.attempts, j.attempts_limit, j.large, j.published_at,
-            j.expires_at, j.lifetime, j.tenant, j.dedup_key, j.headers, j.payload, j.body, j.history
-        from judged j where j.reason is null and j.delay = 0 and ranked_by_tenant and floor_ranks is null
-    ), returned as (
-        insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, redelivered, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors)
-        select
-            queue_id, j.priority,
-            coalesce(
-                (max(
-                    case
-                        when j.nth = 1 and floor_ranks is not null then penstock._back_ranks(
-                            queue_id, j.priority, j.tenant, ranked_by_tenant, j.to_front, floor_ranks[j.priority + 1], j.alike::int
-                        )
-                    end
-                ) over (partition by j.priority, j.tenant, j.to_front))[j.nth],
-                last_id + j.nth
-            ),
-            j.id, j.attempts, j.attempts_limit, j.large, ranked_by_tenant, j.holds_tenant_permit, not j.to_front, j.published_at, j.expires_at, j.lifetime, j.tenant, j.dedup_key,
-            j.headers, j.payload, j.body, j.history
-        from (
-            select
-                x.*, row_number() over (partition by x.priority, x.tenant, x.to_front order by x.id) as nth,
-                count(*) over (partition by x.priority, x.tenant, x.to_front) as alike
-            from judged x where x.reason is null and x.delay = 0 and not (ranked_by_tenant and floor_ranks is null)
-        ) j
-        returning rank
-    )
-    select
-        count(*), min(j.id) filter (where j.reason is null and j.delay = 0),
-        array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
-        array_agg(j.permit) filter (where j.permit is not null),
-        array_agg(j.tenant) filter (where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or (ranked_by_tenant and floor_ranks is null))),
-        array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and ranked_by_tenant and floor_ranks is null),
-        array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and ranked_by_tenant and floor_ranks is null),
-        (select max(r.rank) from returned r)
-    into moved, ready_id, keys, permits, tenant_permits, lined_up, urgency, top_rank from judged j;
-    if top_rank > last_id then
-        perform penstock._cover(top_rank);
-    end if;
-    if lined_up is not null then
-        perform penstock._leave_checks(queue_id, lined_up, urgency);
-    end if;
-    if permits is not null or tenant_permits is not null then
-        perform penstock._make_room(queue_id, permits, tenant_permits);
-    end if;
-    perform penstock._free_dedup_keys(queue_id, keys, ids);
-    if ready_id is not null and wakes then
-        perform penstock._wake(name, ready_id);
-    end if;
-    return moved;
+    return query select unnest(penstock._settle(queue_name, 'retry', message_ids, tokens, delays, errors, max_attempts));
 end
 $$;
-comment on function penstock._give_back(int, bigint[], text, timestamptz, int, text, int) is
-    'Ends an attempt that failed: to the dead letters where it was the last, else to the next attempt by the retry policy.';
+comment on function penstock.nack_messages is
+    'nack_message() for many: each with the token that holds it, and with its delay in seconds, error and max_attempts where those lists are given. A null element stands for the default. Returns the ids of the messages that were held; the others have been taken back or were finished before.';
 
 create or replace function penstock.nack_message(
     queue_name text,
@@ -345,153 +197,60 @@ create or replace function penstock.nack_message(
     max_attempts int default null
 ) returns boolean
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
-declare
-    queue_id int := penstock._queue_id(queue_name, 'consume');
 begin
-    if delay_seconds is not null then
-        perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
-    end if;
-    if max_attempts is not null then
-        perform penstock._check_range('max_attempts', max_attempts, 1, 1000000);
-    end if;
-    if token is null then
-        return false;
-    end if;
-    perform penstock._lock_queue(queue_id);
-    return penstock._give_back(queue_id, array[message_id], token, penstock.clock(), delay_seconds, error, max_attempts) > 0;
+    return penstock._settle(
+        queue_name, 'retry', array[message_id], array[token], array[delay_seconds], array[error], array[max_attempts]
+    ) <> '{}';
 end
 $$;
-comment on function penstock.nack_message(text, bigint, text, int, text, int) is
-    'Gives a message back after a failed attempt: it is delivered again, beside those that wait, after delay_seconds, or by the queue''s retry_delays where none are given; after the last attempt it goes to the dead letters. max_attempts: which one is the last, instead of the queue''s max_delivery_attempts; a message that has a limit of its own (add_retries) keeps that. error is added to its history, with its first 4,000,000 characters. False where the lease is not this token''s.';
+comment on function penstock.nack_message is
+    'Gives a message back after a failed attempt. It is delivered again, beside messages that wait, after delay_seconds, or by the queue''s retry_delays. After the last attempt it is a dead letter: max_attempts, else the queue''s max_delivery_attempts; add_retries() overrules both. The error is added to its history. False where the token does not hold it.';
+
+create or replace function penstock.release_messages(queue_name text, message_ids bigint[], tokens text[], delays int[] default null) returns setof bigint
+language plpgsql security definer
+/*hot*/
+as $$
+begin
+    return query select unnest(penstock._settle(queue_name, 'release', message_ids, tokens, delays, null, null));
+end
+$$;
+comment on function penstock.release_messages is
+    'release_message() for many: each with the token that holds it, and with its delay in seconds where those are given. Returns the ids of the messages that were held.';
 
 create or replace function penstock.release_message(queue_name text, message_id bigint, token text, delay_seconds int default 0) returns boolean
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
-#variable_conflict use_variable
-declare
-    queue int := penstock._queue_id(queue_name, 'consume');
-    at timestamptz := penstock.clock();
-    floor_ranks bigint[];
-    ranked_by_tenant boolean;
-    notify boolean;
-    permit smallint;
-    tenant_permit text;
-    lined_up text;
-    urgency int;
-    top_rank bigint;
-    moved int;
 begin
-    perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
-    perform penstock._lock_queue(queue);
-    floor_ranks := penstock._floor(queue);
-    select q.plain_tops is not null, q.notify into ranked_by_tenant, notify from penstock.queues q where q.id = queue;
-    with removed as (
-        delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
-    ), delayed as (
-        insert into penstock.scheduled
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, due_at, published_at, expires_at, lifetime, tenant, dedup_key, headers, payload,
-             body, errors)
-        select
-            queue, queue, g.id, g.priority, g.attempts - 1, g.attempts_limit, g.large, at + make_interval(secs => delay_seconds), g.published_at,
-            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, penstock._not_lost(g.errors)
-        from removed g where delay_seconds > 0
-    ), to_waiting as (
-        insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors)
-        select
-            queue, queue, g.id, g.priority, true, nextval('penstock.message_ids'), g.attempts - 1, g.attempts_limit, g.large, g.published_at,
-            g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, penstock._not_lost(g.errors)
-        from removed g where delay_seconds = 0 and ranked_by_tenant and floor_ranks is null
-    ), returned as (
-        insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, redelivered, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors)
-        select
-            queue, g.priority,
-            coalesce(
-                case when floor_ranks is not null then (penstock._back_ranks(queue, g.priority, g.tenant, ranked_by_tenant, true, floor_ranks[g.priority + 1], 1))[1] end,
-                nextval('penstock.message_ids')
-            ),
-            g.id, g.attempts - 1, g.attempts_limit, g.large, ranked_by_tenant, g.holds_tenant_permit, ranked_by_tenant, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
-            g.headers, g.payload, g.body, penstock._not_lost(g.errors)
-        from removed g where delay_seconds = 0 and not (ranked_by_tenant and floor_ranks is null)
-        returning rank
-    )
-    select
-        count(*), min(g.permit), min(g.tenant) filter (where g.holds_tenant_permit and (delay_seconds > 0 or (ranked_by_tenant and floor_ranks is null))),
-        min(g.tenant) filter (where delay_seconds = 0 and ranked_by_tenant and floor_ranks is null), min(g.priority), (select r.rank from returned r)
-    into moved, permit, tenant_permit, lined_up, urgency, top_rank from removed g;
-    if moved = 0 then
-        return false;
+    if delay_seconds is null then
+        perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
     end if;
-    if ranked_by_tenant and delay_seconds = 0 then
-        perform penstock._cover(top_rank);
-    end if;
-    if lined_up is not null then
-        perform penstock._leave_checks(queue, array[lined_up], array[urgency]);
-    end if;
-    if permit is not null or tenant_permit is not null then
-        perform penstock._make_room(queue, array[permit], array[tenant_permit]);
-    end if;
-    if notify and delay_seconds = 0 then
-        perform penstock._wake(queue_name, message_id);
-    end if;
-    return true;
+    return penstock._settle(queue_name, 'release', array[message_id], array[token], array[delay_seconds], null, null) <> '{}';
 end
 $$;
-comment on function penstock.release_message(text, bigint, text, int) is
-    'Gives a message back without counting the attempt: it was never begun, or has to wait. It is ready at once, in front, or after delay_seconds. False where the lease is not this token''s.';
+comment on function penstock.release_message is
+    'Gives a message back without counting the attempt: it was never begun, or has to wait. It is ready at once, in front, or after delay_seconds. False where the token does not hold it.';
+
+create or replace function penstock.reject_messages(queue_name text, message_ids bigint[], tokens text[], errors text[] default null) returns setof bigint
+language plpgsql security definer
+/*hot*/
+as $$
+begin
+    return query select unnest(penstock._settle(queue_name, 'reject', message_ids, tokens, null, errors, null));
+end
+$$;
+comment on function penstock.reject_messages is
+    'reject_message() for many: each with the token that holds it, and with its error where those are given. Returns the ids of the messages that were held.';
 
 create or replace function penstock.reject_message(queue_name text, message_id bigint, token text, error text default null) returns boolean
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
-#variable_conflict use_variable
-declare
-    at timestamptz := penstock.clock();
-    queue int := penstock._queue_id(queue_name, 'consume');
-    removed record;
 begin
-    if penstock._capped(queue) then
-        perform penstock._lock_queue(queue);
-    end if;
-    with removed as (
-        delete from penstock.active a where a.queue_id = queue and a.id = message_id and a.token = token returning a.*
-    ), buried as (
-        insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors, last_error)
-        select
-            queue, queue, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.lifetime, g.tenant,
-            g.dedup_key, g.headers, g.payload, g.body, penstock._add_error(g.errors, g.attempts, at, error),
-            penstock._add_error(g.errors, g.attempts, at, error) -> -1 ->> 'error'
-        from removed g
-    )
-    select g.dedup_key, g.permit, case when g.holds_tenant_permit then g.tenant end as tenant_permit into removed from removed g;
-    if not found then
-        return false;
-    end if;
-    if removed.dedup_key is not null then
-        perform penstock._free_dedup_keys(queue, array[removed.dedup_key], array[message_id]);
-    end if;
-    if removed.permit is not null or removed.tenant_permit is not null then
-        perform penstock._make_room(queue, array[removed.permit], array[removed.tenant_permit]);
-    end if;
-    return true;
+    return penstock._settle(queue_name, 'reject', array[message_id], array[token], null, array[error], null) <> '{}';
 end
 $$;
-comment on function penstock.reject_message(text, bigint, text, text) is
-    'Moves a message to the dead letters now, reason failed: an attempt that need not be repeated. False where the lease is not this token''s.';
+comment on function penstock.reject_message is
+    'Moves a message to the dead letters now, reason failed: another attempt would not help. False where the token does not hold it.';

@@ -466,9 +466,7 @@ create or replace function penstock.get_queue_statistics(
     completed_since timestamptz default null
 ) returns setof penstock.queue_statistics
 language plpgsql stable security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set jit = off
+/*hot: hashjoin, mergejoin*/
 as $$
 #variable_conflict use_variable
 declare

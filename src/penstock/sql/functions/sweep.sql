@@ -162,7 +162,7 @@ begin
     locked := array(select distinct l from unnest(locked) l);
     taken := cardinality(locked);
     if taken > 0 then
-        perform penstock._give_back(queue_id, locked, null, at, null, 'the lease ran out');
+        perform penstock._leave_active(queue_id, locked, null, 'lost', at, null, null, null);
     end if;
 end
 $$;
@@ -223,185 +223,30 @@ $$;
 comment on function penstock._promote(int, timestamptz, timestamptz, int, bigint[]) is
     'Moves messages that are due from scheduled to ready, or to waiting.';
 
--- With the queue's lock held, in READ COMMITTED. Only messages that are due, or parked; those that another session has locked are
--- passed over. A message that was only delayed comes in as a new one. A parked one goes to the front, where it came from. A retry
--- goes beside those that wait. In a queue with a cap for each tenant they wait where there is no tenant_permit.
-create or replace function penstock._make_ready(queue_id int, at timestamptz, ids bigint[]) returns bigint[]
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    floor_ranks bigint[];
-    next_ranks bigint[];
-    last_ranks bigint[];
-    last_id bigint;
-    plain_tops bigint[];
-    cap int;
-    top_rank bigint;
-    moved bigint[];
-    tenants text[];
-    urgency int[];
-    holds_tenant_permit boolean[];
-    has_tenant_permit jsonb;
-    stale boolean;
-begin
-    select
-        array_agg(k.id order by k.priority, k.parked_rank, k.due_at, k.id), array_agg(k.tenant order by k.priority, k.parked_rank, k.due_at, k.id),
-        array_agg(k.priority::int order by k.priority, k.parked_rank, k.due_at, k.id), bool_or(k.expires_at <= at)
-    into ids, tenants, urgency, stale
-    from (
-        select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from unnest(ids) i(id)
-        cross join lateral (
-            select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from penstock.scheduled s
-            where s.queue_id = queue_id and s.id = i.id and (s.due_at <= at or s.parked_as is not null) for update skip locked
-        ) s
-    ) k;
-    if ids is null then
-        return '{}';
-    end if;
-    moved := ids;
-    if stale then
-        perform penstock._expire_scheduled(queue_id, ids, at);
-        select array_agg(k.id), array_agg(k.tenant), array_agg(k.priority::int) into ids, tenants, urgency
-        from (
-            select s.id, s.tenant, s.priority from penstock.scheduled s
-            where s.queue_id = queue_id and s.id = any(ids) order by s.priority, s.parked_rank, s.due_at, s.id
-        ) k;
-        if ids is null then
-            return moved;
-        end if;
-    end if;
-    floor_ranks := penstock._floor(queue_id);
-    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
-    last_ranks := penstock._last_ranks(queue_id, floor_ranks);
-    last_id := penstock._last_id();
-    select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
-    if cap is not null then
-        holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, tenants);
-        -- By id, as a map: a join may be planned as a loop in a loop.
-        has_tenant_permit := jsonb_object(ids::text[], holds_tenant_permit::text[]);
-    end if;
-    with removed as (
-        delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
-    ), judged as materialized (
-        select
-            x.*, coalesce(x.has_tenant_permit, false) as holds_tenant_permit, not coalesce(x.has_tenant_permit, true) as waits,
-            row_number() over (partition by x.priority, x.tenant, x.entry, x.has_tenant_permit order by x.parked_rank, x.due_at, x.id) as nth,
-            count(*) over (partition by x.priority, x.tenant, x.entry, x.has_tenant_permit) as alike
-        from (
-            select
-                g.*, plain_tops is not null or g.tenant <> '' as ranked_by_tenant, (has_tenant_permit ->> g.id::text)::boolean as has_tenant_permit,
-                case
-                    when g.attempts = 0 and g.parked_as is null then 'new'
-                    when g.parked_as is not null and plain_tops is null and g.tenant = '' then 'front'
-                    else 'back'
-                end as entry
-            from removed g
-        ) x
-        order by x.due_at, x.id
-    ), to_waiting as (
-        insert into penstock.waiting
-            (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors)
-        select
-            queue_id, queue_id, g.id, g.priority, g.entry <> 'new', nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large,
-            g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
-        from judged g where g.waits
-    ), put as (
-        insert into penstock.ready
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, redelivered, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors)
-        select
-            queue_id, g.priority,
-            coalesce(
-                g.nth + max(
-                    case
-                        when g.nth = 1 and g.entry = 'new'
-                            then penstock._last_rank(queue_id, g.priority, g.tenant, g.ranked_by_tenant, next_ranks, last_ranks, plain_tops)
-                    end
-                ) over (partition by g.priority, g.tenant, g.entry),
-                (max(
-                    case
-                        when g.nth = 1 and g.entry <> 'new' then penstock._back_ranks(
-                            queue_id, g.priority, g.tenant, g.ranked_by_tenant, g.entry = 'front', floor_ranks[g.priority + 1], g.alike::int
-                        )
-                    end
-                ) over (partition by g.priority, g.tenant, g.entry))[g.nth],
-                last_id + g.nth
-            ),
-            g.id, g.attempts, g.attempts_limit, g.large, g.ranked_by_tenant, g.holds_tenant_permit, g.entry = 'back', g.published_at, g.expires_at, g.lifetime, g.tenant,
-            g.dedup_key, g.headers, g.payload, g.body, g.errors
-        from judged g where not g.waits
-        returning rank
-    )
-    select max(p.rank) into top_rank from put p;
-    perform penstock._cover(top_rank);
-    if holds_tenant_permit is not null then
-        perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
-        from unnest(tenants, urgency, holds_tenant_permit) m(tenant, priority, holds_tenant_permit) where not m.holds_tenant_permit;
-    end if;
-    return moved;
-end
-$$;
-comment on function penstock._make_ready(int, timestamptz, bigint[]) is
-    'Moves messages that are due or parked from scheduled to ready, or to waiting, and returns the ids of those that left scheduled.';
-
+-- At most so many of each state. A row that another session has locked is left for the next sweep.
 create or replace function penstock._expire(queue_id int, at timestamptz, since timestamptz, most int) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
-declare
-    rows tid[];
-    ids bigint[];
-    moved bigint := 0;
 begin
-    select array_agg(k.ctid) into rows
-    from (
-        select r.ctid
-        from penstock.ready r
-        where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
-        order by r.expires_at limit most for update skip locked
-    ) k;
-    if rows is not null then
-        moved := penstock._expire_ready(queue_id, rows, at);
-    end if;
-    perform penstock._end_wait(queue_id, at, since, most);
-    select array_agg(k.id) into ids
-    from (
-        select s.id
-        from penstock.scheduled s
-        where s.queue_id = queue_id and s.expires_at > since and s.expires_at <= at
-        order by s.expires_at limit most for update skip locked
-    ) k;
-    if ids is not null then
-        moved := moved + penstock._expire_scheduled(queue_id, ids, at);
-    end if;
-    return moved;
+    return penstock._end_expired(
+        queue_id, at,
+        array(
+            select r.ctid from penstock.ready r
+            where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= at
+            order by r.expires_at limit most for update skip locked
+        ),
+        array(
+            select w.id from penstock.waiting w
+            where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= at
+            order by w.expires_at limit most for update skip locked
+        ),
+        array(
+            select s.id from penstock.scheduled s
+            where s.queue_id = queue_id and s.expires_at > since and s.expires_at <= at
+            order by s.expires_at limit most for update skip locked
+        )
+    );
 end
 $$;
-comment on function penstock._expire(int, timestamptz, timestamptz, int) is
-    'Moves waiting messages whose time to live is over to the dead letters.';
-
--- Those that wait go by way of scheduled, where what is over ends.
-create or replace function penstock._end_wait(queue_id int, at timestamptz, since timestamptz, most int) returns void
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    ids bigint[];
-begin
-    select array_agg(k.id) into ids
-    from (
-        select w.id
-        from penstock.waiting w
-        where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= at
-        order by w.expires_at limit most for update skip locked
-    ) k;
-    if ids is null then
-        return;
-    end if;
-    perform penstock._leave_waiting(queue_id, ids, at);
-end
-$$;
-comment on function penstock._end_wait(int, timestamptz, timestamptz, int) is
-    'Takes messages whose time to live is over out of waiting.';
+comment on function penstock._expire is 'Moves messages whose time to live is over to the dead letters.';

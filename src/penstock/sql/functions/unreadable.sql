@@ -93,10 +93,7 @@ comment on function penstock._readable_text(text) is 'A text as it is, or a note
 create or replace function penstock.reject_unreadable_messages(queue_name text, batch_size int default 10)
 returns setof penstock.unreadable_message
 language plpgsql security definer
-set search_path = pg_catalog, penstock, pg_temp
-set plan_cache_mode = force_generic_plan
-set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
-set jit = off
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -186,14 +183,12 @@ begin
     with removed as (
         delete from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id returning r.*
     ), buried as (
-        insert into penstock.dead
-            (queue_id, sweep_queue_id, id, priority, attempts, attempts_limit, large, reason, moved_at, published_at, expires_at, lifetime, tenant,
-             dedup_key, headers, payload, body, errors, last_error)
+        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
         select
-            queue_id, queue_id, g.id, g.priority, g.attempts, g.attempts_limit, g.large, 'failed', at, g.published_at, g.expires_at, g.lifetime,
-            g.tenant, g.dedup_key, case when faults[3] is null then g.headers end, case when faults[1] is null then g.payload end,
-            case when faults[2] is null then g.body end,
-            penstock._add_error(case when faults[4] is null then g.errors end, g.attempts, at, error), error
+            queue_id, queue_id, 'failed', at, error,
+            /*carried g: headers = case when faults[3] is null then g.headers end; payload = case when faults[1] is null then g.payload end;
+                body = case when faults[2] is null then g.body end;
+                errors = penstock._add_error(case when faults[4] is null then g.errors end, g.attempts, at, error)*/
         from removed g
     )
     select g.dedup_key, case when g.holds_tenant_permit then g.tenant end as tenant_permit into removed from removed g;

@@ -1,0 +1,40 @@
+-- The end of every statement that moves messages to ready, after the CTE `moving`, which has the carried columns and:
+--   turn               the order among the messages that move
+--   entry              new: behind all that waits; front; back: each beside a message that waits (_back_ranks)
+--   ranked_by_tenant   whether the rank goes by tenant; such a message never enters at the front
+--   holds_tenant_permit, waits   whether the message goes to waiting instead
+-- Variables: queue_id, floor_ranks, next_ranks, last_ranks, plain_tops, last_id. The queue's lock is held. The caller covers the
+-- highest rank of to_ready (_cover), and leaves a check for the tenants of to_waiting (_leave_checks).
+entering as materialized (
+    select
+        m.*, row_number() over (partition by m.priority, m.tenant, m.entry, m.waits order by m.turn) as nth,
+        count(*) over (partition by m.priority, m.tenant, m.entry, m.waits) as alike
+    from moving m
+), to_waiting as (
+    insert into penstock.waiting (queue_id, sweep_queue_id, redelivered, rank, /*carried*/)
+    select queue_id, queue_id, m.entry <> 'new', nextval('penstock.message_ids'), /*carried m*/
+    from (select e.* from entering e where e.waits order by e.turn) m
+), to_ready as (
+    insert into penstock.ready (queue_id, rank, ranked_by_tenant, holds_tenant_permit, redelivered, /*carried*/)
+    select
+        queue_id,
+        coalesce(
+            m.nth + max(
+                case
+                    when m.nth = 1 and m.entry = 'new' and floor_ranks is not null
+                        then penstock._last_rank(queue_id, m.priority, m.tenant, m.ranked_by_tenant, next_ranks, last_ranks, plain_tops)
+                end
+            ) over (partition by m.priority, m.tenant, m.entry),
+            (max(
+                case
+                    when m.nth = 1 and m.entry <> 'new' and floor_ranks is not null then penstock._back_ranks(
+                        queue_id, m.priority, m.tenant, m.ranked_by_tenant, m.entry = 'front', floor_ranks[m.priority + 1], m.alike::int
+                    )
+                end
+            ) over (partition by m.priority, m.tenant, m.entry))[m.nth],
+            last_id + m.nth
+        ),
+        m.ranked_by_tenant, m.holds_tenant_permit, m.entry = 'back', /*carried m*/
+    from entering m where not m.waits
+    returning rank
+)

@@ -1,0 +1,381 @@
+-- Transitions: every move of a message out of active but the ack, the end of a time to live, and the way to ready. A move deletes the row of
+-- one state and inserts the row of another in one statement, with all carried columns (fragments/carried.sql).
+
+-- A long error is cut, not refused: an attempt that failed has to end. Ten of them have less than 256 MB as text.
+create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text, lost boolean default false) returns jsonb
+language sql stable
+as $$
+    select case
+        when error is null then errors
+        when jsonb_array_length(errors) >= 10 then errors - 0
+        else coalesce(errors, '[]')
+    end || case
+        when error is null then '[]'
+        else jsonb_build_array(
+            jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)) || case when lost then '{"lost": true}'::jsonb else '{}' end
+        )
+    end
+$$;
+comment on function penstock._add_error is
+    'The error history with one more error; the last ten are kept, and 4,000,000 characters of each. lost: the lease ran out.';
+
+-- A consumer that gives a message back has survived it.
+create or replace function penstock._not_lost(errors jsonb) returns jsonb
+language sql immutable
+as $$ select coalesce(jsonb_set(errors, '{-1}', (errors -> -1) - 'lost'), errors) $$;
+comment on function penstock._not_lost is 'The error history of a message whose last delivery was not lost.';
+
+create or replace function penstock._lost_deliveries(errors jsonb) returns int
+language plpgsql immutable
+as $$
+declare
+    n int := 0;
+begin
+    while errors -> -1 - n -> 'lost' = 'true' loop
+        n := n + 1;
+    end loop;
+    return n;
+end
+$$;
+comment on function penstock._lost_deliveries is
+    'How many deliveries in a row, up to the last one, ended because the lease ran out, by the error history.';
+
+-- attempts, most: of the message, and how many it may have.
+create or replace function penstock._reason_to_end(attempts int, most int, expires_at timestamptz, now timestamptz) returns text
+language sql immutable
+as $$ select case when attempts >= most then 'no_attempts_left' when expires_at <= now then 'expired' end $$;
+comment on function penstock._reason_to_end is
+    'Why a message becomes a dead letter when its attempt has failed or its lease has ended; null where it is retried.';
+
+-- The values of each message by its id. A join with a list may be planned as a loop in a loop; a map is found in linear time.
+create or replace function penstock._by_id(ids bigint[], "values" text[]) returns jsonb
+language sql immutable
+as $$
+    select jsonb_object(array_agg(x.id::text), array_agg(x.value))
+    from unnest(ids, "values") x(id, value) where x.id is not null and x.value is not null
+$$;
+comment on function penstock._by_id is 'A map from ids to values; null where there are none.';
+
+-- The one way out of active besides the ack. With the queue's lock held, except for a reject in a queue without caps. Verdicts:
+--   retry    the attempt failed: back beside messages that wait, after the delay; a dead letter after the last attempt
+--   lost     the lease ran out (token null): as retry, but the first loss in a row goes to the front
+--   release  the attempt does not count: back to the front, after the delay
+--   reject   a dead letter, reason failed
+-- delays, errors, limits: of each message, in the order of ids; null, or a null element: the default.
+create or replace function penstock._leave_active(
+    queue_id int, ids bigint[], token text, verdict text, now timestamptz, delays int[], errors text[], limits int[]
+) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    is_one constant boolean := cardinality(ids) = 1;
+    delay_of constant jsonb := case when not is_one and delays is not null then penstock._by_id(ids, delays::text[]) end;
+    error_of constant jsonb := case when not is_one and errors is not null then penstock._by_id(ids, errors) end;
+    limit_of constant jsonb := case when not is_one and limits is not null then penstock._by_id(ids, limits::text[]) end;
+    error text := case verdict when 'lost' then 'the lease ran out' else case when is_one then errors[1] end end;
+    floor_ranks bigint[];
+    next_ranks bigint[];
+    last_ranks bigint[];
+    plain_tops bigint[];
+    last_id bigint;
+    lowest bigint := 0;
+    highest bigint := 9223372036854775807;
+    most int;
+    retry_delays int[];
+    name text;
+    wakes boolean;
+    moved bigint[];
+    ready_id bigint;
+    keys text[];
+    permits smallint[];
+    tenant_permits text[];
+    waiting_tenants text[];
+    waiting_priorities int[];
+    top_rank bigint;
+begin
+    select nullif(q.max_delivery_attempts, 0), q.retry_delays, q.notify, q.name, q.plain_tops into most, retry_delays, wakes, name, plain_tops
+    from penstock.queues q where q.id = queue_id;
+    if is_one then
+        most := coalesce(limits[1], most);
+    end if;
+    if verdict <> 'reject' then
+        floor_ranks := penstock._floor(queue_id);
+        last_id := penstock._last_id();
+    end if;
+    if current_setting('server_version_num')::int < 170000 then
+        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        select min(i), max(i) into lowest, highest from unnest(ids) i;
+    end if;
+    with removed as (
+        delete from penstock.active a
+        where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and (token is null or a.token = token)
+        returning a.*
+    ), judged as (
+        select
+            /*carried g: attempts = case verdict when 'release' then g.attempts - 1 else g.attempts end;
+                errors = case verdict
+                    when 'release' then penstock._not_lost(g.errors)
+                    else penstock._add_error(g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text), verdict = 'lost')
+                end*/,
+            g.permit, g.holds_tenant_permit,
+            case verdict
+                when 'reject' then 'failed'
+                when 'release' then null
+                else penstock._reason_to_end(g.attempts, coalesce(g.attempts_limit, (limit_of ->> g.id::text)::int, most), g.expires_at, now)
+            end as reason,
+            coalesce(
+                case when is_one then delays[1] else (delay_of ->> g.id::text)::int end,
+                case verdict when 'release' then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
+            ) as delay,
+            case
+                when plain_tops is null and (verdict = 'release' or verdict = 'lost' and penstock._lost_deliveries(g.errors) = 0) then 'front'
+                else 'back'
+            end as entry,
+            -- A snapshot that cannot see the newest floor cannot rank by tenant.
+            plain_tops is not null and floor_ranks is null as waits
+        from removed g
+    ), buried as (
+        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
+        select queue_id, queue_id, j.reason, now, j.errors -> -1 ->> 'error', /*carried j*/
+        from judged j where j.reason is not null
+    ), delayed as (
+        insert into penstock.scheduled (queue_id, sweep_queue_id, due_at, /*carried*/)
+        select queue_id, queue_id, now + make_interval(secs => j.delay), /*carried j*/
+        from judged j where j.reason is null and j.delay > 0
+    ), moving as (
+        select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant from judged j where j.reason is null and j.delay = 0
+    ), /*enter_ready*/
+    select
+        array_agg(j.id), min(j.id) filter (where j.reason is null and j.delay = 0),
+        array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
+        array_agg(j.permit) filter (where j.permit is not null),
+        array_agg(j.tenant) filter (where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or j.waits)),
+        array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and j.waits),
+        array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and j.waits),
+        (select max(r.rank) from to_ready r)
+    into moved, ready_id, keys, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank from judged j;
+    if moved is null then
+        return '{}';
+    end if;
+    if top_rank > last_id then
+        perform penstock._cover(top_rank);
+    end if;
+    if waiting_tenants is not null then
+        perform penstock._leave_checks(queue_id, waiting_tenants, waiting_priorities);
+    end if;
+    if permits is not null or tenant_permits is not null then
+        perform penstock._make_room(queue_id, permits, tenant_permits);
+    end if;
+    perform penstock._free_dedup_keys(queue_id, keys, moved);
+    if ready_id is not null and wakes then
+        perform penstock._wake(name, ready_id);
+    end if;
+    return moved;
+end
+$$;
+comment on function penstock._leave_active is
+    'Moves messages that a token holds, or whose lease ran out, out of active by a verdict. Returns the ids of those that it moved.';
+
+-- The lock of the queue, then the rows by id, as in every batch call. Tokens are compared pair by pair: a pass for each distinct token,
+-- and mostly there is one.
+create or replace function penstock._settle(
+    queue_name text, verdict text, message_ids bigint[], tokens text[], delays int[], errors text[], limits int[]
+) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    queue_id int := penstock._queue_id(queue_name, 'consume');
+    now timestamptz := penstock.clock();
+    settled bigint[] := '{}';
+    held record;
+begin
+    perform penstock._check_settle(message_ids, tokens, delays, errors, limits);
+    if verdict <> 'reject' or penstock._capped(queue_id) then
+        perform penstock._lock_queue(queue_id);
+    end if;
+    if tokens[1] = all (tokens) then
+        return penstock._leave_active(queue_id, message_ids, tokens[1], verdict, now, delays, errors, limits);
+    end if;
+    perform from penstock.active a where a.queue_id = queue_id and a.id = any(message_ids) order by a.id for update;
+    for held in
+        select
+            t.token, array_agg(t.id) as ids, case when delays is not null then array_agg(t.delay) end as delays,
+            case when errors is not null then array_agg(t.error) end as errors, case when limits is not null then array_agg(t.most) end as limits
+        from unnest(message_ids, tokens, delays, errors, limits) t(id, token, delay, error, most)
+        where t.token is not null
+        group by t.token order by t.token
+    loop
+        settled := settled || penstock._leave_active(queue_id, held.ids, held.token, verdict, now, held.delays, held.errors, held.limits);
+    end loop;
+    return settled;
+end
+$$;
+comment on function penstock._settle is 'Moves messages out of active by a verdict, each if its token holds it. Returns the ids of those that it moved.';
+
+create or replace function penstock._check_settle(message_ids bigint[], tokens text[], delays int[], errors text[], limits int[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    n int := cardinality(message_ids);
+    wrong record;
+begin
+    if n > 1 or array_ndims(message_ids) > 1 then
+        perform penstock._check_list('message_ids', message_ids);
+        perform penstock._check_list('tokens', tokens);
+        perform penstock._check_list('delays', delays);
+        perform penstock._check_list('errors', errors);
+        perform penstock._check_list('max_attempts', limits);
+    end if;
+    if n is null or tokens is null or cardinality(tokens) <> n then
+        perform penstock._invalid(
+            format('there must be a token for each message: %s ids, %s tokens', coalesce(n::text, 'null'), coalesce(cardinality(tokens)::text, 'null'))
+        );
+    end if;
+    select l.name, l.length into wrong
+    from (values ('delays', cardinality(delays)), ('errors', cardinality(errors)), ('max_attempts', cardinality(limits))) l(name, length)
+    where l.length <> n limit 1;
+    if found then
+        perform penstock._invalid(format('%s has %s elements for %s messages', wrong.name, wrong.length, n));
+    end if;
+    if delays is not null then
+        perform penstock._check_range('delay_seconds', d.delay, 0, 31536000) from unnest(delays) d(delay) where d.delay not between 0 and 31536000;
+    end if;
+    if limits is not null then
+        perform penstock._check_range('max_attempts', l.most, 1, 1000000) from unnest(limits) l(most) where l.most not between 1 and 1000000;
+    end if;
+end
+$$;
+comment on function penstock._check_settle is 'Refuses lists of different lengths, and values that cannot be.';
+
+-- With the queue's lock held, and the rows locked by this transaction. The coalesce keeps the planner from the indexes by expiry.
+create or replace function penstock._end_expired(
+    queue_id int, now timestamptz, ready_rows tid[], waiting_ids bigint[], scheduled_ids bigint[]
+) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    ids bigint[];
+    keys text[];
+    tenant_permits text[];
+begin
+    with from_ready as (
+        delete from penstock.ready r
+        where r.queue_id + 0 = queue_id and r.ctid = any(ready_rows) and coalesce(r.expires_at, 'infinity') <= now
+        returning /*carried r*/, r.holds_tenant_permit
+    ), from_waiting as (
+        delete from penstock.waiting w
+        where w.queue_id + 0 = queue_id and w.id = any(waiting_ids) and coalesce(w.expires_at, 'infinity') <= now
+        returning /*carried w*/
+    ), from_scheduled as (
+        delete from penstock.scheduled s
+        where s.queue_id = queue_id and s.id = any(scheduled_ids) and coalesce(s.expires_at, 'infinity') <= now
+        returning /*carried s*/
+    ), removed as (
+        select r.* from from_ready r
+        union all
+        select w.*, false from from_waiting w
+        union all
+        select s.*, false from from_scheduled s
+    ), buried as (
+        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
+        select queue_id, queue_id, 'expired', now, g.errors -> -1 ->> 'error', /*carried g*/
+        from removed g
+    )
+    select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+    into ids, keys, tenant_permits from removed g;
+    perform penstock._free_dedup_keys(queue_id, keys, ids);
+    if tenant_permits is not null then
+        perform penstock._return_tenant_permits(queue_id, tenant_permits);
+    end if;
+    return coalesce(cardinality(ids), 0);
+end
+$$;
+comment on function penstock._end_expired is 'Moves messages whose time to live is over to the dead letters, from ready, waiting and scheduled.';
+
+-- With the queue's lock held, in READ COMMITTED. Only messages that are due, or parked; those that another session has locked are
+-- passed over. A message that was only delayed comes in as a new one. A parked one goes to the front, where it came from. A retry
+-- goes beside those that wait. In a queue with a cap for each tenant they wait where there is no free permit of its tenant.
+create or replace function penstock._make_ready(queue_id int, at timestamptz, ids bigint[]) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    floor_ranks bigint[];
+    next_ranks bigint[];
+    last_ranks bigint[];
+    last_id bigint;
+    plain_tops bigint[];
+    cap int;
+    top_rank bigint;
+    moved bigint[];
+    tenants text[];
+    urgency int[];
+    holds_tenant_permit boolean[];
+    permit_of jsonb;
+    stale boolean;
+begin
+    select
+        array_agg(k.id order by k.priority, k.parked_rank, k.due_at, k.id), array_agg(k.tenant order by k.priority, k.parked_rank, k.due_at, k.id),
+        array_agg(k.priority::int order by k.priority, k.parked_rank, k.due_at, k.id), bool_or(k.expires_at <= at)
+    into ids, tenants, urgency, stale
+    from (
+        select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from unnest(ids) i(id)
+        cross join lateral (
+            select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from penstock.scheduled s
+            where s.queue_id = queue_id and s.id = i.id and (s.due_at <= at or s.parked_as is not null) for update skip locked
+        ) s
+    ) k;
+    if ids is null then
+        return '{}';
+    end if;
+    moved := ids;
+    if stale then
+        perform penstock._end_expired(queue_id, at, null, null, ids);
+        select array_agg(k.id), array_agg(k.tenant), array_agg(k.priority::int) into ids, tenants, urgency
+        from (
+            select s.id, s.tenant, s.priority from penstock.scheduled s
+            where s.queue_id = queue_id and s.id = any(ids) order by s.priority, s.parked_rank, s.due_at, s.id
+        ) k;
+        if ids is null then
+            return moved;
+        end if;
+    end if;
+    floor_ranks := penstock._floor(queue_id);
+    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+    last_ranks := penstock._last_ranks(queue_id, floor_ranks);
+    last_id := penstock._last_id();
+    select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
+    if cap is not null then
+        holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, tenants);
+        permit_of := penstock._by_id(ids, holds_tenant_permit::text[]);
+    end if;
+    with removed as (
+        delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
+    ), moving as (
+        select
+            /*carried g*/, plain_tops is not null or g.tenant <> '' as ranked_by_tenant,
+            coalesce((permit_of ->> g.id::text)::boolean, false) as holds_tenant_permit,
+            not coalesce((permit_of ->> g.id::text)::boolean, true) as waits,
+            case
+                when g.attempts = 0 and g.parked_as is null then 'new'
+                when g.parked_as is not null and plain_tops is null and g.tenant = '' then 'front'
+                else 'back'
+            end as entry,
+            row_number() over (order by g.parked_rank, g.due_at, g.id) as turn
+        from removed g
+    ), /*enter_ready*/
+    select max(r.rank) into top_rank from to_ready r;
+    perform penstock._cover(top_rank);
+    if holds_tenant_permit is not null then
+        perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
+        from unnest(tenants, urgency, holds_tenant_permit) m(tenant, priority, holds_tenant_permit) where not m.holds_tenant_permit;
+    end if;
+    return moved;
+end
+$$;
+comment on function penstock._make_ready is
+    'Moves messages that are due or parked from scheduled to ready, or to waiting, and returns the ids of those that left scheduled.';
