@@ -21,7 +21,7 @@ Written by tools/sqlparameters.py from the catalog: change the SQL, then run `ma
 
 from __future__ import annotations
 
-__all__ = ["REQUIRED", "TYPES"]
+__all__ = ["OWN_TYPES", "REQUIRED", "TYPES"]
 
 '''
 
@@ -46,20 +46,28 @@ def _render_installed() -> str:
 
 def render(connection: psycopg.Connection[Any]) -> str:
     """The module, for a database that has the schema."""
-    types: dict[str, str] = {}
+    found: dict[str, dict[str, list[str]]] = {}
     required: dict[str, list[str]] = {}
     for function, name, declared, has_default in connection.execute(PARAMETERS):
         short = declared.replace("timestamp with time zone", "timestamptz")
-        if types.setdefault(name, short) != short:
-            raise SystemExit(
-                f"the parameter {name} of penstock.{function}() is {short}, and {types[name]} in another"
-                " function: rename one of them, since a name has one type in all functions"
-            )
+        found.setdefault(name, {}).setdefault(short, []).append(function)
         if not has_default:
             required.setdefault(function, []).append(name)
-    lines = ["# The type of each parameter: a name has the same type in all functions.", "TYPES = {"]
-    lines += [f'    "{name}": "{types[name]}",' for name in sorted(types)]
-    lines += ["}", "", "# The parameters without a default, by function.", "REQUIRED = {"]
+    # The type that most functions have comes first.
+    ranked = {name: sorted(types, key=lambda one: -len(types[one])) for name, types in found.items()}
+    own = {
+        (function, name): other
+        for name, types in ranked.items()
+        for other in types[1:]
+        for function in found[name][other]
+    }
+    lines = ["# The type of each parameter, the same in all functions but those of OWN_TYPES.", "TYPES = {"]
+    lines += [f'    "{name}": "{ranked[name][0]}",' for name in sorted(ranked)]
+    lines += ["}", "", "# Parameters that have another type in a function, by function and name."]
+    lines += ["OWN_TYPES: dict[tuple[str, str], str] = {" + ("" if own else "}")]
+    lines += [f'    ("{function}", "{name}"): "{own[function, name]}",' for function, name in sorted(own)]
+    lines += ["}"] * bool(own)
+    lines += ["", "# The parameters without a default, by function.", "REQUIRED = {"]
     for function, names in sorted(required.items()):
         one_line = f'    "{function}": ({", ".join(f"{chr(34)}{name}{chr(34)}" for name in names)},),'
         one_line = one_line.replace(",),", "),") if len(names) > 1 else one_line

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .errors import InvalidArgument
-from .sql_parameters import REQUIRED, TYPES
+from .sql_parameters import OWN_TYPES, REQUIRED, TYPES
 from .values import flag
 from .wording import shown
 
@@ -143,12 +143,12 @@ def call_each(
 ) -> Call[T]:
     """A call for each of these messages, in one statement."""
     names = tuple(common)
-    arguments = ", ".join(["message_id => m.id", *map(_argument, names)])
+    arguments = ", ".join(["message_id => m.id", *(_argument(function, name) for name in names)])
     text = (
         f"select penstock.{function}({arguments})"
         " from pg_catalog.unnest(cast(cast(%s as pg_catalog.text) as bigint[])) as m(id) order by m.id"
     )
-    parameters = [_DUMPERS[TYPES[name]](name, value) for name, value in common.items()]
+    parameters = [_DUMPERS[_type(function, name)](name, value) for name, value in common.items()]
     return Call(function, text, (*parameters, _DUMPERS["bigint[]"]("message_ids", list(ids))), parse, repeat)
 
 
@@ -174,7 +174,7 @@ def call(
             names.append(name)
             parameters += value
         else:
-            parameter = _DUMPERS[TYPES[name]](SPOKEN.get(name, name), value)
+            parameter = _DUMPERS[_type(function, name)](SPOKEN.get(name, name), value)
             is_json = isinstance(parameter, _Json)
             names.append(name + AS_JSON if is_json else name)
             parameters.append(str(parameter) if is_json else parameter)
@@ -207,11 +207,11 @@ def array(elements: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1024)
 def _text(function: str, names: tuple[str, ...], columns: str) -> str:
-    arguments = ", ".join(_argument(name) for name in names)
+    arguments = ", ".join(_argument(function, name) for name in names)
     return f"select {columns} from penstock.{function}({arguments})"
 
 
-def _argument(name: str) -> str:
+def _argument(function: str, name: str) -> str:
     if name.endswith(" => null"):
         return name
     if name in EXPRESSIONS:
@@ -219,10 +219,15 @@ def _argument(name: str) -> str:
         return f"{parameter} => {expression}"
     if name.endswith(AS_JSON):
         name = name.removesuffix(AS_JSON)
-        return f"{name} => {FROM_JSON.format(element=_qualified(TYPES[name].removesuffix('[]')))}"
-    direct = TYPES[name] in ("text", "bytea")
-    given = "%s" if direct else "cast(%s as pg_catalog.text)"
-    return f"{name} => cast({given} as {_qualified(TYPES[name])})"
+        element = _type(function, name).removesuffix("[]")
+        return f"{name} => {FROM_JSON.format(element=_qualified(element))}"
+    type_name = _type(function, name)
+    given = "%s" if type_name in ("text", "bytea") else "cast(%s as pg_catalog.text)"
+    return f"{name} => cast({given} as {_qualified(type_name)})"
+
+
+def _type(function: str, parameter: str) -> str:
+    return OWN_TYPES.get((function, parameter)) or TYPES[parameter]
 
 
 def _qualified(type_name: str) -> str:

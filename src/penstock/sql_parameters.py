@@ -5,9 +5,9 @@ Written by tools/sqlparameters.py from the catalog: change the SQL, then run `ma
 
 from __future__ import annotations
 
-__all__ = ["REQUIRED", "TYPES"]
+__all__ = ["OWN_TYPES", "REQUIRED", "TYPES"]
 
-# The type of each parameter: a name has the same type in all functions.
+# The type of each parameter, the same in all functions but those of OWN_TYPES.
 TYPES = {
     "after": "text",
     "attempts": "integer",
@@ -25,9 +25,11 @@ TYPES = {
     "dedup_keys": "text[]",
     "definition": "jsonb",
     "delay_seconds": "integer",
+    "delays": "integer[]",
     "deliver_after": "timestamptz",
     "deliver_afters": "timestamptz[]",
     "error": "text",
+    "errors": "text[]",
     "exclusive": "boolean",
     "expected": "timestamptz",
     "extension_seconds": "integer",
@@ -97,6 +99,11 @@ TYPES = {
     "with_results": "boolean",
 }
 
+# Parameters that have another type in a function, by function and name.
+OWN_TYPES: dict[tuple[str, str], str] = {
+    ("nack_messages", "max_attempts"): "integer[]",
+}
+
 # The parameters without a default, by function.
 REQUIRED = {
     "ack_message": ("queue_name", "message_id", "token"),
@@ -133,6 +140,7 @@ REQUIRED = {
     "grant_queue": ("role_name", "queue_name", "queue_right"),
     "list_messages": ("queue_name",),
     "nack_message": ("queue_name", "message_id", "token"),
+    "nack_messages": ("queue_name", "message_ids", "tokens"),
     "open_queue": ("queue_name",),
     "park_messages": ("queue_name", "message_ids", "token", "task_names"),
     "pause_queue": ("queue_name",),
@@ -157,8 +165,10 @@ REQUIRED = {
     "raise_floor": ("queue_name",),
     "register_worker": ("token", "hostname", "pid", "version", "queues", "tasks", "concurrency"),
     "reject_message": ("queue_name", "message_id", "token"),
+    "reject_messages": ("queue_name", "message_ids", "tokens"),
     "reject_unreadable_messages": ("queue_name",),
     "release_message": ("queue_name", "message_id", "token"),
+    "release_messages": ("queue_name", "message_ids", "tokens"),
     "requeue_dlq_messages": ("queue_name",),
     "resume_queue": ("queue_name",),
     "resume_schedule": ("name",),
