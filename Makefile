@@ -35,6 +35,7 @@ check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.unasync --check
+	$(BIN)/python -m tools.sqlparameters --check
 	$(BIN)/python -m tools.sqldoc --check
 	$(BIN)/python -m tools.pydoc --check
 	$(BIN)/python -m tools.clidoc --check
@@ -46,7 +47,8 @@ fix: setup ## format the code and mend what ruff can
 generate: setup ## write the blocking client and its tests anew from the asynchronous ones
 	$(BIN)/python -m tools.unasync
 
-docs: setup ## write docs/reference anew from the comments in the SQL, the docstrings and the commands
+docs: setup ## write docs/reference and sql_parameters.py anew from the SQL, the docstrings and the commands
+	$(BIN)/python -m tools.sqlparameters
 	$(BIN)/python -m tools.sqldoc
 	$(BIN)/python -m tools.pydoc
 	$(BIN)/python -m tools.clidoc

@@ -36,6 +36,7 @@ RULES = {
     r"\basync_(sleep|made|to_the_end|chunks|until)\b": r"\1",
     r"\b(adapt|connect)_async\b": r"\1",
     r"\bAsync(?=[A-Z])": "",
+    r"\bpenstock\._async\b": "penstock._sync",
     r"\bThe asynchronous client, written by hand; .*": 'The blocking client."""',
 }
 

@@ -1,17 +1,19 @@
 """DSNs: which database to use, what libpq gets for it, and how to show a DSN without its password."""
 
+# ruff: noqa: PLC0415 - `penstock --help` finds a DSN, and needs no psycopg for that
+
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-
 from .errors import DatabaseUnavailable, InvalidArgument
+
+if TYPE_CHECKING:
+    import psycopg
 
 __all__ = ["complete", "describe", "find_dsn", "resolve_dsn", "resolve_listen_dsn", "scrub", "unavailable"]
 
@@ -103,6 +105,8 @@ def _without_driver(dsn: str) -> str:
 
 def complete(dsn: str, name: str = "the DSN") -> str:
     """The DSN in key=value form, with defaults for what it does not say."""
+    from psycopg.conninfo import make_conninfo
+
     given = _parse(dsn, name)
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
         given["connect_timeout"] = CONNECT_TIMEOUT_SECONDS
@@ -164,13 +168,15 @@ def _unknown_parameter(dsn: str) -> str | None:
     A password that is not escaped or quoted can look like a parameter. So none is named that an `@` or a
     quote without an end follows, and none behind a password.
     """
+    from psycopg.pq import Conninfo
+
     if "://" in dsn:
         query = dsn.partition("?")[2]
         found = [] if "@" in query else [unquote(part.partition("=")[0]) for part in query.split("&")]
     else:
         bare = re.sub(r"'(?:\\.|[^'\\])*'", "", dsn)
         found = [] if "'" in bare or "@" in bare else re.findall(r"(?:^|\s)(\w+)\s*=", bare)
-    known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()} | {"ssl"}
+    known = {option.keyword.decode() for option in Conninfo.get_defaults()} | {"ssl"}
     for parameter in found:
         if parameter not in known:
             return parameter if re.fullmatch(r"\w{1,40}", parameter) else None
@@ -180,7 +186,10 @@ def _unknown_parameter(dsn: str) -> str | None:
 
 
 def _try_to_parse(dsn: str) -> dict[str, Any] | None:
+    from psycopg import ProgrammingError
+    from psycopg.conninfo import conninfo_to_dict
+
     try:
         return dict(conninfo_to_dict(dsn))
-    except (psycopg.ProgrammingError, UnicodeError):
+    except (ProgrammingError, UnicodeError):
         return None

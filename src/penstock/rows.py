@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
@@ -186,25 +186,25 @@ def _json(name: str, read: Callable[..., Any] = _loaded) -> Column:
     return Column((f"cast({name} as pg_catalog.text)",), read)
 
 
+def _columns_of(model: type[T]) -> Columns[T]:
+    """The columns of a model whose fields are numbers, texts, booleans, times and tuples."""
+
+    def column(name: str, annotation: str) -> Column:
+        if annotation.startswith("datetime"):
+            return _time(name)
+        return _array(name) if annotation.startswith("tuple[") else Column((name,))
+
+    found = fields(model)  # type: ignore[arg-type] # a model is a dataclass
+    return Columns(model, tuple(column(field.name, str(field.type)) for field in found))
+
+
 _PAYLOAD = Column(("cast(payload as pg_catalog.text)", "body"), _stored)
 
 TOPIC = Columns(Topic, (*_plain("id", "name"), _time("created_at"), *_plain("queue_count")))
 
 UNREADABLE_MESSAGE = Columns(UnreadableMessage, _plain("message_id", "error"))
 
-QUEUE_SETTINGS = Columns(
-    QueueSettings,
-    (
-        *_plain("id", "name", "topic_name", "exclusive"),
-        *map(_time, ("keep_alive_until", "paused_at", "created_at")),
-        *_plain("max_delivery_attempts", "visibility_timeout_seconds", "visibility_backoff"),
-        _array("retry_delays"),
-        *_plain("message_ttl_seconds", "retain_completed_seconds", "retain_dead_seconds"),
-        *_plain("max_payload_bytes", "max_active", "min_active"),
-        _array("priority_shares"),
-        *_plain("tenant_max_active", "notify", "restricted"),
-    ),
-)
+QUEUE_SETTINGS = _columns_of(QueueSettings)
 
 QUEUE_STATISTICS = Columns(
     QueueStatistics,

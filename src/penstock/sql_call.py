@@ -18,6 +18,7 @@ from functools import lru_cache
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 from .errors import InvalidArgument
+from .sql_parameters import OWN_TYPES, REQUIRED, TYPES
 from .values import flag
 from .wording import shown
 
@@ -77,135 +78,6 @@ class Call(Generic[T]):
         """The same call, over which the server may be silent for so much longer."""
         return replace(self, may_take=seconds)
 
-
-# The type of each parameter; a name means the same wherever it stands.
-TYPES = {
-    "after": "text",
-    "attempts": "integer",
-    "batch_size": "integer",
-    "bodies": "bytea[]",
-    "body": "bytea",
-    "breakdown": "text",
-    "callback_headers": "jsonb",
-    "callback_payload": "jsonb",
-    "callback_queue": "text",
-    "completed_since": "timestamptz",
-    "concurrency": "integer",
-    "consumer_token": "text",
-    "dedup_key": "text",
-    "dedup_keys": "text[]",
-    "definition": "jsonb",
-    "delay_seconds": "integer",
-    "delays": "integer[]",
-    "deliver_after": "timestamptz",
-    "deliver_afters": "timestamptz[]",
-    "error": "text",
-    "errors": "text[]",
-    "exclusive": "boolean",
-    "expected": "timestamptz",
-    "extension_seconds": "integer",
-    "group_id": "bigint",
-    "group_ids": "bigint[]",
-    "headers": "jsonb",
-    "headers_list": "jsonb[]",
-    "held": "integer",
-    "hostname": "text",
-    "keep_alive_seconds": "integer",
-    "lane_limits": "integer[]",
-    "lost_most": "integer",
-    "max_active": "integer",
-    "max_attempts": "integer",
-    "max_delivery_attempts": "integer",
-    "max_payload_bytes": "integer",
-    "message_id": "bigint",
-    "message_ids": "bigint[]",
-    "message_ttl_seconds": "integer",
-    "min_active": "integer",
-    "missed": "text",
-    "name": "text",
-    "newest_first": "boolean",
-    "next_at": "timestamptz",
-    "notify": "boolean",
-    "page_size": "integer",
-    "payload": "jsonb",
-    "payloads": "jsonb[]",
-    "park_others": "boolean",
-    "pid": "integer",
-    "positions": "integer[]",
-    "priorities": "integer[]",
-    "priority": "integer",
-    "priority_shares": "integer[]",
-    "queue_name": "text",
-    "queue_names": "text[]",
-    "queue_right": "text",
-    "queues": "text[]",
-    "result": "jsonb",
-    "results": "jsonb[]",
-    "retain_completed_seconds": "integer",
-    "retain_dead_seconds": "integer",
-    "retry_delays": "integer[]",
-    "role_name": "text",
-    "running": "jsonb",
-    "state": "text",
-    "stopping": "boolean",
-    "task_lanes": "integer[]",
-    "task_limits": "integer[]",
-    "task_names": "text[]",
-    "tasks": "text[]",
-    "tenant": "text",
-    "tenant_max_active": "integer",
-    "tenants": "text[]",
-    "ticks": "timestamptz[]",
-    "token": "text",
-    "tokens": "text[]",
-    "top": "integer",
-    "topic_name": "text",
-    "total": "integer",
-    "ttl_seconds": "integer",
-    "ttls": "integer[]",
-    "version": "text",
-    "visibility_backoff": "double precision",
-    "visibility_timeout_seconds": "integer",
-    "vt_seconds": "integer",
-    "with_results": "boolean",
-}
-
-# Where a function has another type than TYPES says: nack_messages() takes one limit for each message.
-OWN_TYPES = {("nack_messages", "max_attempts"): "integer[]"}
-
-# These have no default, except in a few functions.
-REQUIRED = frozenset(
-    {"attempts", "extension_seconds", "keep_alive_seconds", "message_id", "message_ids", "queue_name"}
-    | {"token", "tokens", "topic_name", "vt_seconds", "callback_queue", "concurrency", "expected", "group_id"}
-    | {
-        "held",
-        "hostname",
-        "missed",
-        "name",
-        "next_at",
-        "pid",
-        "queues",
-        "stopping",
-        "tasks",
-        "ticks",
-        "total",
-    }
-    | {"version", "role_name", "queue_right", "task_names"}
-)
-OPTIONAL = frozenset(
-    {
-        ("consume_messages_batch", "vt_seconds"),
-        ("consume_tasks", "vt_seconds"),
-        ("create_queue", "keep_alive_seconds"),
-        ("create_queue", "topic_name"),
-        ("get_queue_statistics", "queue_name"),
-        ("list_dlq_messages", "queue_name"),
-        ("list_grants", "queue_name"),
-        ("purge_dlq", "queue_name"),
-        ("requeue_dlq_messages", "message_ids"),
-        ("resume_schedule", "next_at"),
-    }
-)
 
 # What an argument is called in Python, where that is another name.
 SPOKEN = {
@@ -267,6 +139,20 @@ EXPRESSIONS = {
 }
 
 
+def call_each(
+    function: str, parse: Callable[[Sequence[Row]], T], repeat: Repeat, ids: Sequence[int], **common: Any
+) -> Call[T]:
+    """A call for each of these messages, in one statement."""
+    names = tuple(common)
+    arguments = ", ".join(["message_id => m.id", *(_argument(function, name) for name in names)])
+    text = (
+        f"select penstock.{function}({arguments})"
+        " from pg_catalog.unnest(cast(cast(%s as pg_catalog.text) as bigint[])) as m(id) order by m.id"
+    )
+    parameters = [_DUMPERS[_type(function, name)](name, value) for name, value in common.items()]
+    return Call(function, text, (*parameters, _DUMPERS["bigint[]"]("message_ids", list(ids))), parse, repeat)
+
+
 def call(
     function: str,
     parse: Callable[[Sequence[Row]], T],
@@ -279,7 +165,7 @@ def call(
     names, parameters = [], list[Parameter]()
     for name, value in arguments.items():
         if value is None:
-            if name in REQUIRED and (function, name) not in OPTIONAL:
+            if name in REQUIRED.get(function, ()):
                 raise InvalidArgument(f"{SPOKEN.get(name, name)} must be given, not None")
             continue
         if value is NULL:

@@ -268,7 +268,7 @@ def test_the_database_goes_away_and_comes_back(ups: Ups) -> None:
         eventually(lambda: up.ready()[0] == 503, "it is not ready")
         assert "cannot be reached" in up.ready()[1]
         server.start()
-        eventually(lambda: up.ready()[0] == 200, "it is ready again")
+        eventually(lambda: up.ready()[0] == 200, "it is ready again", PATIENCE)
         with penstock.connect(server.dsn()) as client:
             newest = client.send("demo.reminders", {})
 
@@ -286,6 +286,22 @@ def test_the_database_goes_away_and_comes_back(ups: Ups) -> None:
         server.stop()
         eventually(lambda: up.ready()[0] == 503, "it is not ready")
         up.end()
+
+
+def test_the_demo_reports_its_trouble(ups: Ups, database18: str) -> None:
+    """The feeds cannot publish, while the maintenance and the worker do their work."""
+    signature = "select oid::regprocedure from pg_proc where oid = to_regproc('penstock.publish_message')"
+    up = ups.start("--demo", "--dsn", database18)
+    assert up.ready()[0] == 200
+    with psycopg.connect(database18, autocommit=True) as connection:
+        (function,) = connection.execute(signature).fetchone() or ("",)
+        connection.execute(f"alter function {function} rename to publish_elsewhere".encode())
+        eventually(lambda: up.ready()[0] == 503, "it is not ready")
+        assert up.ready()[1].startswith("not ready: demo: ")
+        moved = function.replace("publish_message", "publish_elsewhere")
+        connection.execute(f"alter function {moved} rename to publish_message".encode())
+    eventually(lambda: up.ready() == (200, "ready: up\n"), "it is ready again", PATIENCE)
+    up.end()
 
 
 def test_the_second_signal_hurries(ups: Ups, database18: str) -> None:

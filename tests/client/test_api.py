@@ -11,9 +11,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from tools import sqlparameters
 
 import penstock
-from penstock import errors, models, sql_call
+from penstock import errors, models
+from penstock.cli import queue as cli_queue
+from penstock.models import QueueSettings
 from tests.test_catalog import SIGNATURES
 
 from .inputs import CONSUME, FREE, METHODS, OPTIONS
@@ -149,23 +152,33 @@ def test_bad_input_is_tried_for_every_parameter() -> None:
     assert set(CONSUME) == parameters_of(penstock.Client.consume).keys() - FREE
 
 
-PARAMETER_TYPES = """
-select distinct p.proname, p.proargnames[n], format_type(p.proargtypes[n - 1], null)
-from pg_proc p cross join generate_series(1, p.pronargs) n
-where p.pronamespace = 'penstock'::regnamespace and not starts_with(p.proname, '_')
+def test_parameters_are_those_of_the_catalog(sql18: Sql) -> None:
+    """Types and defaults of parameters come from the SQL alone."""
+    written = sqlparameters.OUTPUT.read_text("utf-8")
+    assert written == sqlparameters.render(sql18), "the SQL has changed: run `make docs`"
+
+
+SETTINGS = """
+select p.proargnames[n] from pg_proc p cross join generate_series(2, p.pronargs) n
+where p.oid = 'penstock.alter_queue'::regproc order by n
 """
 
 
-def test_parameters_have_the_types_of_the_catalog(sql18: Sql) -> None:
-    rows = sql18.execute(PARAMETER_TYPES).fetchall()
-    declared = {(row[0], row[1]): row[2].replace("timestamp with time zone", "timestamptz") for row in rows}
-    assert {key: declared[key] for key in sql_call.OWN_TYPES} == sql_call.OWN_TYPES
-    common = {(name, kind) for (function, name), kind in declared.items()} - {
-        (name, kind) for (_, name), kind in sql_call.OWN_TYPES.items()
+def test_a_setting_of_a_queue_is_everywhere(sql18: Sql) -> None:
+    """A new setting is listed in four places of Python; this says which one lacks it."""
+    in_sql = [name for (name,) in sql18.execute(SETTINGS)]
+    in_python = {name: name.removesuffix("_seconds") for name in in_sql}
+    options = {"--" + name.replace("_", "-") for name in in_python.values()} - {"--notify"}
+    lacking = {
+        "QueueSettings in models.py": set(in_sql)
+        - {field.name for field in dataclasses.fields(QueueSettings)},
+        "create_queue() in _async/administration.py": set(in_python.values())
+        - parameters_of(penstock.AsyncClient.create_queue).keys(),
+        "alter_queue() in _async/administration.py": set(in_python.values())
+        - parameters_of(penstock.AsyncClient.alter_queue).keys(),
+        "SETTINGS in cli/queue.py": options - cli_queue.SETTINGS.keys(),
     }
-    catalog = dict(common)
-    assert len(catalog) == len(common), "a name means the same wherever it stands"
-    assert catalog == sql_call.TYPES
+    assert {place: names for place, names in lacking.items() if names} == {}
 
 
 # Results

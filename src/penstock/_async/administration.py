@@ -75,27 +75,7 @@ class AsyncAdministration(AsyncCallRunner):
         A setting that is not given has the default of the schema: see "Settings of a queue" in the SQL
         reference.
         """
-        return await self._run(
-            calls.create_queue(
-                queue_name,
-                topic=topic,
-                exclusive=exclusive,
-                keep_alive=keep_alive,
-                max_delivery_attempts=max_delivery_attempts,
-                visibility_timeout=visibility_timeout,
-                visibility_backoff=visibility_backoff,
-                retry_delays=retry_delays,
-                message_ttl=message_ttl,
-                retain_completed=retain_completed,
-                retain_dead=retain_dead,
-                max_payload_bytes=max_payload_bytes,
-                max_active=max_active,
-                min_active=min_active,
-                priority_shares=priority_shares,
-                tenant_max_active=tenant_max_active,
-                notify=notify,
-            )
-        )
+        return await self._run(calls.create_queue(**_arguments(locals())))
 
     async def alter_queue(
         self,
@@ -116,24 +96,7 @@ class AsyncAdministration(AsyncCallRunner):
         notify: bool | None = None,
     ) -> None:
         """Change settings of a queue; settings that are not given stay. 0 removes a limit."""
-        await self._run(
-            calls.alter_queue(
-                queue_name,
-                max_delivery_attempts=max_delivery_attempts,
-                visibility_timeout=visibility_timeout,
-                visibility_backoff=visibility_backoff,
-                retry_delays=retry_delays,
-                message_ttl=message_ttl,
-                retain_completed=retain_completed,
-                retain_dead=retain_dead,
-                max_payload_bytes=max_payload_bytes,
-                max_active=max_active,
-                min_active=min_active,
-                priority_shares=priority_shares,
-                tenant_max_active=tenant_max_active,
-                notify=notify,
-            )
-        )
+        await self._run(calls.alter_queue(**_arguments(locals())))
 
     async def pause_queue(self, queue_name: str) -> None:
         """Pause a queue: it accepts messages, but delivers none."""
@@ -302,3 +265,8 @@ class AsyncAdministration(AsyncCallRunner):
     async def schema_version(self) -> SchemaVersion:
         """The installed version of the schema."""
         return await self._run(calls.schema_version())
+
+
+def _arguments(names: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a method whose call takes the same ones: a setting is listed in the signature only."""
+    return {name: value for name, value in names.items() if name != "self"}

@@ -1,4 +1,4 @@
-"""What the consumers of a client share: one listening connection, one lease extender, one maintainer."""
+"""The parts that the consumers of a client share: one listener, one lease extender, one maintenance loop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import psycopg
 from penstock import calls
 from penstock.concurrency import AsyncFlag
 from penstock.errors import ClientClosed, ConnectionLost, DatabaseUnavailable
+from penstock.models import MaintenanceResult
 from penstock.sql_call import Call
 
 from .api import AsyncApi
 from .call_runner import Timed
-from .lease_extender import AsyncLeaseExtender, AsyncMaintainer
+from .lease_extender import AsyncLeaseExtender
 from .listener import AsyncListener
+from .maintenance import AsyncMaintenanceLoop
 
 if TYPE_CHECKING:
     from .consumer import AsyncConsumer
@@ -65,7 +67,11 @@ class AsyncConsumerRuntime:
         self._listener = AsyncListener(self._connect)
         self._listener.is_quiet = self.is_quiet
         self._lease_extender = AsyncLeaseExtender()
-        self._maintainer = AsyncMaintainer(lambda: self.attempt(calls.maintain()))
+        self._maintenance = AsyncMaintenanceLoop(self._maintain)
+
+    async def _maintain(self) -> list[MaintenanceResult]:
+        timed = await self.attempt(calls.maintain())
+        return timed.result
 
     def enter(self, consumer: AsyncConsumer[Any]) -> None:
         """A consumer begins."""
@@ -76,14 +82,14 @@ class AsyncConsumerRuntime:
         with self._lock:
             self._consumers.add(consumer)
             if self._maintains:
-                self._maintainer.start()
+                self._maintenance.start()
 
     def leave(self, consumer: AsyncConsumer[Any], channel: str | None, flag: AsyncFlag) -> None:
         """A consumer ends. The leases of what is still in its block are kept until that ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
-                self._maintainer.stop()
+                self._maintenance.stop()
                 self._channels.clear()
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
@@ -141,6 +147,6 @@ class AsyncConsumerRuntime:
             consumers = tuple(self._consumers)
         for consumer in consumers:
             await consumer.close()
-        await self._maintainer.close()
+        await self._maintenance.close()
         await self._lease_extender.close()
         await self._listener.close()

@@ -46,6 +46,9 @@ class AsyncLease:
     is_settled: bool = False
     # Where that was done in a transaction: it may be open still, or rolled back.
     settled_by: AsyncConsuming | None = None
+    # The transaction, other than that of the claim, in which the caller last settled or extended the message,
+    # or tried to.
+    joined: AsyncConsuming | None = None
     block: AsyncBlock | None = None
     payload: Any = UNREAD
 
@@ -58,6 +61,21 @@ class AsyncLease:
     def is_over(self) -> bool:
         """Whether it is settled for good; in a transaction that has ended it may be, or not at all."""
         return self.is_settled and self.settled_by is None
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether the message is settled in a transaction that is open."""
+        return self.is_settled and self.settled_by is not None and self.settled_by._in_transaction()
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the message takes part in an open transaction that it was not claimed in."""
+        return self.joined is not None and self.joined._in_transaction()
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether the message was claimed, settled or extended in a transaction that is open."""
+        return self.is_joined or self.is_locked or self.api._in_transaction()
 
     def lose(self) -> None:
         """Somebody else may have it now: whoever works on it should stop. Not so if it is settled."""
@@ -75,6 +93,9 @@ class AsyncMessage(Generic[T_co]):
     `async with message:` acks it at the end of the block, or nacks it with the error if the block raises.
     The error is logged, not raised, unless consume() was told to reraise. What was settled in the block is
     left as it is. A cancellation or a KeyboardInterrupt releases it.
+
+    Where the message was claimed or settled in a transaction that is still open at the end of the block, the
+    error is always raised, so that the transaction is rolled back. The rollback undoes the claim and the ack.
     """
 
     _claimed: Claimed
@@ -183,23 +204,24 @@ class AsyncMessage(Generic[T_co]):
         block, lease.block = lease.block, None
         if block is not None and block.end(exc):
             exc = LeaseLost(f"the lease on {self!r} could not be kept: the block was cancelled")
+        in_transaction = lease.is_in_transaction
         try:
             await self._settle(exc)
         except PenstockError as failure:
-            if lease.reraise:
+            if lease.reraise or (in_transaction and exc is None):
                 raise failure from exc
             logger.warning("%r: %s", self, failure)
         except Exception as failure:
-            # In somebody's transaction that has failed: what made it fail has to reach who rolls it back.
             if exc is None:
                 raise
+            # The error of the block has most likely broken the transaction: that one has to reach the caller.
             logger.warning("%r could not be settled: %s", self, failure)
             return False
         finally:
             # Not before: to settle it may take longer than a lease, where many wait for a connection.
             if lease.in_block is not None:
                 lease.in_block(self, False)
-        return (exc is None or isinstance(exc, Exception)) and self._was_handled(exc)
+        return self._was_handled(exc, in_transaction=in_transaction)
 
     async def _settle(self, exc: BaseException | None) -> None:
         """Ack, nack or release, unless that has been done in the block."""
@@ -207,8 +229,9 @@ class AsyncMessage(Generic[T_co]):
         if exc is None:
             if not lease.is_settled:
                 await self.ack()
-        elif lease.is_lost or (lease.settled_by is not None and lease.settled_by._in_transaction()):
-            # Lost: not ours to nack. In an open transaction: that one tells, and a nack would wait for it.
+        elif lease.is_lost or lease.is_joined or lease.is_locked:
+            # Lost: another consumer may have the message. In an open transaction: the error makes the caller
+            # roll back, and a nack over another connection would wait for that.
             pass
         elif isinstance(exc, Exception):
             if not lease.is_settled or lease.settled_by is not None:
@@ -225,12 +248,13 @@ class AsyncMessage(Generic[T_co]):
             if not was_settled:
                 raise
 
-    def _was_handled(self, exc: BaseException | None) -> bool:
-        if exc is None:
+    def _was_handled(self, exc: BaseException | None, *, in_transaction: bool) -> bool:
+        """Whether the error of the block ends here; in an open transaction it never does."""
+        if not isinstance(exc, Exception):
             return False
-        if self._lease.reraise:
+        if self._lease.reraise or in_transaction:
             if isinstance(exc, LeaseLost):
-                raise exc
+                raise exc  # it may stand in place of a cancellation
             return False
         if isinstance(exc, LeaseLost):
             logger.warning("%s", exc)

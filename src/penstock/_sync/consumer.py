@@ -229,7 +229,7 @@ class Consumer(Generic[T_co]):
             return math.inf
         due = lease.deadline - KEEP_BELOW * lease.seconds
         # In a transaction that is still open it is locked, and needs no lease unless that is rolled back.
-        return max(due, at + RETRY_SECONDS) if _is_locked(lease) else due
+        return max(due, at + RETRY_SECONDS) if lease.is_locked else due
 
     def _extend_leases(self) -> None:
         """Extend what is due, and give up what could not be."""
@@ -239,7 +239,7 @@ class Consumer(Generic[T_co]):
             for message in tuple(self._kept)
             if message._lease.deadline - at <= KEEP_BELOW * message._lease.seconds
             and not message._lease.is_over
-            and not _is_locked(message._lease)
+            and not message._lease.is_locked
         ]
         for token, messages in _by_token(due).items():
             try:
@@ -282,11 +282,6 @@ class Consumer(Generic[T_co]):
             message._lease.lose()
             if message._lease.is_lost:
                 logger.warning("%r: its lease could not be kept", message)
-
-
-def _is_locked(lease: Lease) -> bool:
-    """Whether it is settled in a transaction that is open."""
-    return lease.is_settled and lease.settled_by is not None and lease.settled_by._in_transaction()
 
 
 def _by_token(messages: list[Message[T_co]]) -> dict[str, list[Message[T_co]]]:

@@ -1,7 +1,7 @@
 # Written by tools/unasync.py from src/penstock/_async/consumer_runtime.py:
 # change that, run `make generate`.
 
-"""What the consumers of a client share: one listening connection, one lease extender, one maintainer."""
+"""The parts that the consumers of a client share: one listener, one lease extender, one maintenance loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ import psycopg
 from penstock import calls
 from penstock.concurrency import Flag
 from penstock.errors import ClientClosed, ConnectionLost, DatabaseUnavailable
+from penstock.models import MaintenanceResult
 from penstock.sql_call import Call
 
 from .api import Api
 from .call_runner import Timed
-from .lease_extender import LeaseExtender, Maintainer
+from .lease_extender import LeaseExtender
 from .listener import Listener
+from .maintenance import MaintenanceLoop
 
 if TYPE_CHECKING:
     from .consumer import Consumer
@@ -68,7 +70,11 @@ class ConsumerRuntime:
         self._listener = Listener(self._connect)
         self._listener.is_quiet = self.is_quiet
         self._lease_extender = LeaseExtender()
-        self._maintainer = Maintainer(lambda: self.attempt(calls.maintain()))
+        self._maintenance = MaintenanceLoop(self._maintain)
+
+    def _maintain(self) -> list[MaintenanceResult]:
+        timed = self.attempt(calls.maintain())
+        return timed.result
 
     def enter(self, consumer: Consumer[Any]) -> None:
         """A consumer begins."""
@@ -79,14 +85,14 @@ class ConsumerRuntime:
         with self._lock:
             self._consumers.add(consumer)
             if self._maintains:
-                self._maintainer.start()
+                self._maintenance.start()
 
     def leave(self, consumer: Consumer[Any], channel: str | None, flag: Flag) -> None:
         """A consumer ends. The leases of what is still in its block are kept until that ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
-                self._maintainer.stop()
+                self._maintenance.stop()
                 self._channels.clear()
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
@@ -144,6 +150,6 @@ class ConsumerRuntime:
             consumers = tuple(self._consumers)
         for consumer in consumers:
             consumer.close()
-        self._maintainer.close()
+        self._maintenance.close()
         self._lease_extender.close()
         self._listener.close()

@@ -1,31 +1,27 @@
 # Written by tools/unasync.py from src/penstock/_async/lease_extender.py:
 # change that, run `make generate`.
 
-"""What a client does beside its consumers: it keeps their leases, and does what is due now and then."""
+"""The lease extender: one loop of a client that extends the leases of its consumers."""
 
 from __future__ import annotations
 
 import logging
 import math
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import psycopg
 
-from penstock.backoff import Backoff
 from penstock.concurrency import Background, Flag, now
 from penstock.errors import PenstockError
 
-__all__ = ["LeaseExtender", "Maintainer"]
+__all__ = ["LeaseExtender"]
 
 logger = logging.getLogger("penstock")
 
 SHORTEST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 10.0
-MAINTAIN_SECONDS = 1.0
-LONGEST_MAINTAIN_SECONDS = 4.0
-# Who closes waits so long for a call that is under way.
+# How long close() waits for a call that is under way.
 CLOSE_SECONDS = 5.0
 
 
@@ -94,57 +90,3 @@ class LeaseExtender:
             # Whatever is wrong with one of them, the others need their leases.
             logger.exception("leases were not extended")
             consumer._put_off()
-
-
-class Maintainer:
-    """Calls maintain() every second or few while it is wanted; many may, one of them does the work.
-
-    pause: how long after a call that found something to do the next one is made.
-    """
-
-    def __init__(self, maintain: Callable[[], Any], *, pause: float = MAINTAIN_SECONDS) -> None:
-        self._maintain = maintain
-        self._pause = pause
-        self._lock = threading.Lock()
-        self._flag = Flag()
-        self._is_wanted = False
-        self._background: Background | None = None
-
-    def start(self) -> None:
-        with self._lock:
-            self._is_wanted = True
-            if self._background is None or not self._background.is_alive():
-                self._flag.clear()
-                self._background = Background(self._run, "penstock maintainer")
-
-    def stop(self) -> None:
-        with self._lock:
-            self._is_wanted = False
-            self._flag.set()
-
-    def close(self) -> None:
-        background = self._background
-        self.stop()
-        if background is not None:
-            background.end(CLOSE_SECONDS)
-
-    def _run(self) -> None:
-        # More seldom where there is nothing to do, or somebody else does it: many clients should cost little.
-        backoff, is_unfinished = Backoff(self._pause, LONGEST_MAINTAIN_SECONDS), False
-        while True:
-            was_told = self._flag.wait(0 if is_unfinished else backoff.next())
-            is_unfinished = False
-            with self._lock:
-                self._flag.clear()
-                if not self._is_wanted:
-                    self._background = None
-                    return
-            if was_told:
-                continue  # to stop, and then somebody else began: that one has not waited yet
-            try:
-                done = self._maintain()
-                if done.result:
-                    backoff.reset()
-                is_unfinished = any(each.is_unfinished for each in done.result)
-            except (psycopg.Error, PenstockError) as exc:
-                logger.debug("maintain() failed: %s", exc)

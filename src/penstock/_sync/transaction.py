@@ -5,17 +5,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from penstock.concurrency import now
 from penstock.errors import InvalidArgument, from_database, sqlstate_of
 from penstock.integrations import Executor
+from penstock.models import Receipt
 from penstock.payloads import Codec
 from penstock.sql_call import Call
+from penstock.values import Duration
 
 from .api import Api
 from .call_runner import UNREADABLE_STATES, Progress, Timed, unreadable
+from .consuming import Settleable
+from .message import Message
 
 __all__ = ["Transaction"]
 
@@ -39,6 +44,38 @@ class Transaction(Api, Generic[C]):
 
     def _in_transaction(self) -> bool:
         return not self._is_over and self._executor.in_transaction()
+
+    # A message that takes part in this transaction knows it, so that an error in its block ends the
+    # transaction, too.
+
+    def _settle(self, message: Settleable, call: Call[bool]) -> None:
+        self._join([message])
+        super()._settle(message, call)
+
+    def ack_many(
+        self, messages: Iterable[Settleable], *, results: Sequence[object] | None = None
+    ) -> list[Receipt]:
+        return super().ack_many(self._join(messages), results=results)
+
+    def extend(self, message: Settleable, extension: Duration) -> datetime:
+        self._join([message])
+        return super().extend(message, extension)
+
+    def extend_many(self, messages: Iterable[Settleable], extension: Duration) -> list[Receipt]:
+        return super().extend_many(self._join(messages), extension)
+
+    def _join(self, messages: Iterable[Settleable]) -> Iterable[Settleable]:
+        if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
+            return messages  # refused with what else is wrong
+        messages = list(messages)
+        for message in messages:
+            if isinstance(message, Message):
+                claimed_by = message._lease.api
+                was_claimed_here = (
+                    isinstance(claimed_by, Transaction) and claimed_by.connection is self.connection
+                )
+                message._lease.joined = None if was_claimed_here else self
+        return messages
 
     def _run_timed(self, call: Call[T]) -> Timed[T]:
         if self._is_over:

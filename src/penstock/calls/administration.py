@@ -26,6 +26,7 @@ from penstock.models import (
 )
 from penstock.schema import SchemaVersion
 from penstock.sql_call import Call, Repeat, Row, call
+from penstock.sql_parameters import TYPES
 from penstock.values import Duration, moment, seconds
 
 from .parsing import instant, nothing, value
@@ -118,26 +119,18 @@ def alter_queue(queue_name: str, **settings: Any) -> Call[None]:
     return alter.taking(AS_LONG_AS_IT_TAKES)
 
 
-def _queue_settings(
-    *,
-    visibility_timeout: Duration | None,
-    retry_delays: Sequence[Duration] | None,
-    message_ttl: Duration | None,
-    retain_completed: Duration | None,
-    retain_dead: Duration | None,
-    **others: Any,
-) -> dict[str, Any]:
+def _queue_settings(*, retry_delays: Sequence[Duration] | None, **settings: Any) -> dict[str, Any]:
+    """Settings as parameters. A setting of Python is a duration where the parameter ends with `_seconds`."""
     if retry_delays is not None and not isinstance(retry_delays, list | tuple):
         raise InvalidArgument(f"retry_delays must be a list of durations, not {retry_delays!r}")
     delays = None if retry_delays is None else [seconds("retry_delays", delay) for delay in retry_delays]
-    return {
-        "visibility_timeout_seconds": seconds("visibility_timeout", visibility_timeout),
-        "retry_delays": delays,
-        "message_ttl_seconds": seconds("message_ttl", message_ttl),
-        "retain_completed_seconds": seconds("retain_completed", retain_completed),
-        "retain_dead_seconds": seconds("retain_dead", retain_dead),
-        **others,
-    }
+    parameters: dict[str, Any] = {"retry_delays": delays}
+    for name, given in settings.items():
+        if (parameter := f"{name}_seconds") in TYPES:
+            parameters[parameter] = seconds(name, given)
+        else:
+            parameters[name] = given
+    return parameters
 
 
 def pause_queue(queue_name: str) -> Call[None]:

@@ -15,10 +15,11 @@ import click
 
 from penstock.benchmark.plan import MEASURES, Plan
 from penstock.dsn import resolve_dsn
+from penstock.signals import STOP_SIGNALS
 
 from .arguments import confirm, yes_option
 from .connection import Session, with_session
-from .interrupts import SIGNALS, interrupting
+from .interrupts import interrupting
 from .output import age, count, is_terminal
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _remove(session: Session, queues: Queues) -> None:
     """Remove the queues, whatever comes: a second Ctrl-C must not leave them."""
     from penstock.errors import PenstockError
 
-    for number in SIGNALS:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     try:
         queues.remove()

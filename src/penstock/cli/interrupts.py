@@ -6,33 +6,17 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import Any
 
-__all__ = ["SIGNALS", "Interrupts", "interrupting"]
+from penstock.signals import handled
 
-# The last one: the terminal is gone.
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+__all__ = ["Interrupts", "interrupting"]
 
 
 @contextmanager
 def interrupting() -> Iterator[None]:
     """A block in which each signal is a KeyboardInterrupt, as Ctrl-C is."""
-    with _handled(signal.default_int_handler):
+    with handled(signal.default_int_handler):
         yield
-
-
-@contextmanager
-def _handled(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    for number in SIGNALS:
-        # What is ignored stays so: under nohup, or in the background of a script.
-        if before[number] is not signal.SIG_IGN:
-            signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number in SIGNALS:
-            signal.signal(number, before[number] or signal.SIG_DFL)
 
 
 class Interrupts:
@@ -46,7 +30,7 @@ class Interrupts:
         # Called at the first signal, between any two instructions of the main thread.
         self.on_first: Callable[[], None] = lambda: None
         self._breaks = False
-        self._handled = _handled(self._noted)
+        self._handled = handled(self._noted)
 
     def __enter__(self) -> Interrupts:
         self._handled.__enter__()

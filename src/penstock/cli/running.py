@@ -10,15 +10,15 @@ import os
 import signal
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import LeaseLost, PenstockError
+from penstock.signals import handled_in_loop
 from penstock.wording import signal_name
 
 from .failures import FAILED, INTERRUPTED, NOTHING_THERE, Failure
-from .interrupts import SIGNALS
 from .output import STDERR, STDOUT, Output, age, as_json, count, printable
 from .output.messages import plain
 from .output.relay import Relay
@@ -87,35 +87,31 @@ class Runner:
         from penstock.connecting import connect_async
 
         running = self._running
-        async with connect_async(dsn, **options) as client:
-            consumer = client.consume(
-                running.queue_name,
-                # Nothing is taken ahead: others may have a place free.
-                batch_size=1,
-                wait=running.wait,
-                visibility_timeout=running.visibility_timeout,
-                auto_extend=True,
-                reraise=True,
-            )
-            if running.wait is not None:
-                # What is due is moved by whoever consumes now and then: this one may have no time to.
-                await client.maintain()
-            self._watch_signals(consumer)
-            try:
-                await self._take(consumer)
-            finally:
-                for task in self._tasks:
-                    task.cancel()
-                await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._summarize()
-        await self._relay.drain(lambda: self._signals > 0)
-        self._conclude()
-
-    def _watch_signals(self, consumer: AsyncConsumer[Any]) -> None:
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                loop.add_signal_handler(number, self._signalled, consumer)
+        with ExitStack() as signals:
+            async with connect_async(dsn, **options) as client:
+                consumer = client.consume(
+                    running.queue_name,
+                    # Nothing is taken ahead: others may have a place free.
+                    batch_size=1,
+                    wait=running.wait,
+                    visibility_timeout=running.visibility_timeout,
+                    auto_extend=True,
+                    reraise=True,
+                )
+                if running.wait is not None:
+                    # What is due is moved by whoever consumes now and then: this one may have no time to.
+                    await client.maintain()
+                # Until the very end, which waits for the reader of our output.
+                signals.enter_context(handled_in_loop(lambda _: self._signalled(consumer)))
+                try:
+                    await self._take(consumer)
+                finally:
+                    for task in self._tasks:
+                        task.cancel()
+                    await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._summarize()
+            await self._relay.drain(lambda: self._signals > 0)
+            self._conclude()
 
     def _signalled(self, consumer: AsyncConsumer[Any]) -> None:
         self._signals += 1

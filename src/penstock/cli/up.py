@@ -25,12 +25,10 @@ from .output import Output
 if TYPE_CHECKING:
     from penstock.embedded import Server
     from penstock.health import Health
-    from penstock.server.maintenance import Maintenance
     from penstock.server.services import Service
 
 __all__ = ["up"]
 
-BEAT_SECONDS = 0.5
 # How long the end of the embedded server is waited for, to tell of it.
 STOP_SECONDS = 20.0
 
@@ -139,65 +137,40 @@ def _run(
     async def main() -> None:
         from penstock.server.maintenance import Maintenance
 
-        maintenance = Maintenance(dsn, on_away=lambda: None if server is None else _revive(server))
-        services: list[Service] = [maintenance]
+        services: list[Service] = [
+            Maintenance(dsn, on_away=lambda: None if server is None else _revive(server))
+        ]
         if demo:
             from penstock.demo import Demo
 
             services.append(Demo(dsn))
-        await _Up(services, maintenance, announcement, health, output).run()
+        await _Up(services, announcement, health, output).run()
 
     asyncio.run(main())
 
 
 class _Up:
-    """Runs the services, tells when they are up, and how they are while they run."""
+    """Runs the services, and prints when they have started and when they stop."""
 
     def __init__(
-        self,
-        services: list[Service],
-        maintenance: Maintenance,
-        announcement: Announcement,
-        health: Health,
-        output: Output,
+        self, services: list[Service], announcement: Announcement, health: Health, output: Output
     ) -> None:
         from penstock.server.services import Services
 
-        self._services = Services(services, on_started=self._announce, on_signal=self._stopping)
-        self._maintenance = maintenance
+        self._services = Services(
+            services, health=health, on_started=self._announce, on_signal=self._stopping
+        )
         self._announcement = announcement
-        self._health = health
         self._output = output
         self._announcement.services = services
-        self._is_up = False
 
     async def run(self) -> None:
-        import asyncio
-
-        beating = asyncio.create_task(self._beat())
-        try:
-            await self._services.run()
-        finally:
-            beating.cancel()
-
-    async def _beat(self) -> None:
-        import asyncio
-
-        while True:
-            self._health.beat()
-            if self._is_up:
-                trouble = self._maintenance.trouble()
-                self._health.set_ready(not trouble, trouble or "up")
-            await asyncio.sleep(BEAT_SECONDS)
+        await self._services.run()
 
     def _announce(self) -> None:
-        self._is_up = True
-        self._health.set_ready(True, "up")
-        # Whoever waits for this may ask for the health at once.
         self._announcement.print(self._output)
 
     def _stopping(self, name: str, is_first: bool) -> None:
-        self._health.set_stopping()
         self._output.note(f"{name}: stopping; once more to hurry." if is_first else f"{name}: hurrying.")
 
 

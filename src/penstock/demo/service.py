@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import psycopg
 
 from penstock import AsyncClient, AsyncConsumer, NotFound, PenstockError, Worker
+from penstock.health import Health
 
 from . import tasks
 from .feed import FEEDS
@@ -25,6 +27,8 @@ logger = logging.getLogger("penstock.demo")
 # What runs when it stops has so long to end; no handler takes longer.
 GRACE_SECONDS = 3.0
 RETRY_SECONDS = 1.0
+# A part that has failed is well again when it has run for so long. Longer than a call waits for a database.
+STEADY_SECONDS = 15.0
 
 
 class Demo:
@@ -40,7 +44,21 @@ class Demo:
         self._client = AsyncClient(dsn, maintain=False)
         self._consumers: set[AsyncConsumer[Any]] = set()
         tasks.app.use(dsn)
-        self._worker = Worker(tasks.app, concurrency=10, grace=GRACE_SECONDS)
+        self._health = Health()
+        self._worker = Worker(tasks.app, concurrency=10, grace=GRACE_SECONDS, health=self._health)
+        # The last error of each part of the demo, and when it was raised.
+        self._failures: dict[object, tuple[float, str]] = {}
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the worker, a consumer or a feed does not do its work; None where all of them do."""
+        if not self.started.is_set() or self._stopping.is_set():
+            return None
+        is_ready, why = self._health.readiness()
+        if not is_ready:
+            return why
+        since = time.monotonic() - STEADY_SECONDS
+        return next((text for failed_at, text in self._failures.values() if failed_at > since), None)
 
     def stop(self) -> None:
         """Publish and claim nothing more, and end what runs."""
@@ -91,6 +109,8 @@ class Demo:
                 await part()
             except (PenstockError, psycopg.Error) as exc:
                 is_missing = isinstance(exc, NotFound)
+                if not is_missing:
+                    self._failures[part] = time.monotonic(), " ".join(str(exc).split())
                 logger.info("to be tried again: %s", exc)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), RETRY_SECONDS)

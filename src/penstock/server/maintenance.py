@@ -1,4 +1,4 @@
-"""The maintenance of `penstock up`: calls maintain() as long as it runs, and knows how that goes."""
+"""The maintenance of `penstock up`: a service that calls maintain(), and reports trouble with it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 
 from penstock import calls
 from penstock._async.client import AsyncClient
-from penstock._async.lease_extender import AsyncMaintainer
+from penstock._async.maintenance import AsyncMaintenanceLoop
 from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
+from penstock.models import MaintenanceResult
 
 __all__ = ["Maintenance"]
 
@@ -21,14 +21,14 @@ logger = logging.getLogger("penstock.up")
 
 # Between two calls while there is work; where there is none, the pauses grow to some seconds.
 PAUSE_SECONDS = 0.5
-# So long ago a call may have succeeded for this to be at work: some pauses, and a call that takes its time.
+# Trouble is reported when no call has succeeded for so long: some pauses, and a call that takes long.
 LATELY_SECONDS = 15.0
 
 
 class Maintenance:
-    """Does for all queues what is due, and waits for a database that is away.
+    """Calls maintain() for all queues, and waits for a database that is away.
 
-    on_away: called after each call that found no database.
+    on_away: called after each call that could not reach the database.
     """
 
     name = "maintenance"
@@ -40,51 +40,55 @@ class Maintenance:
         self._on_away = on_away
         self._stop = asyncio.Event()
         self._succeeded_at = 0.0
-        self._trouble = ""
+        self._trouble: str | None = None
 
-    def trouble(self) -> str:
-        """Why it is not at work; nothing where it is."""
-        if self._trouble or not self.started.is_set():
-            return self._trouble or "starting"
+    @property
+    def trouble(self) -> str | None:
+        """Why maintain() does not run; None where it does."""
+        if self._trouble is not None:
+            return self._trouble
         silence = time.monotonic() - self._succeeded_at
-        return f"maintain() has not come back for {silence:.0f} s" if silence > LATELY_SECONDS else ""
+        if self.started.is_set() and silence > LATELY_SECONDS:
+            return f"maintain() has not come back for {silence:.0f} s"
+        return None
 
     def stop(self) -> None:
         self._stop.set()
 
     async def run(self) -> None:
-        maintainer = AsyncMaintainer(self._maintain, pause=PAUSE_SECONDS)
+        loop = AsyncMaintenanceLoop(self._maintain, first_pause=PAUSE_SECONDS)
         try:
-            # What is wrong from the beginning is no case for patience.
+            # An error of the first call ends `penstock up`: waiting would not help.
             await self._call()
             self.started.set()
-            maintainer.start()
+            loop.start()
             await self._stop.wait()
         finally:
-            await maintainer.close()
+            await loop.close()
             await self._client.close()
 
-    async def _maintain(self) -> Any:
+    async def _maintain(self) -> list[MaintenanceResult]:
         try:
             return await self._call()
         except (ConnectionLost, DatabaseUnavailable) as exc:
-            self._tell("the database cannot be reached, waiting for it", exc)
+            self._fail("the database cannot be reached, waiting for it", exc)
             self._on_away()
             raise
         except (PenstockError, psycopg.Error) as exc:
-            self._tell("maintain() fails", exc)
+            self._fail("maintain() fails", exc)
             raise
 
-    async def _call(self) -> Any:
-        done = await self._client._attempt(calls.maintain())
+    async def _call(self) -> list[MaintenanceResult]:
+        timed = await self._client._attempt(calls.maintain())
         self._succeeded_at = time.monotonic()
-        if self._trouble:
-            self._trouble = ""
+        if self._trouble is not None:
+            self._trouble = None
             logger.info("the database is there again")
-        return done
+        return timed.result
 
-    def _tell(self, what: str, exc: Exception) -> None:
-        """Once, until it works again."""
-        before, self._trouble = self._trouble, f"{what}: {' '.join(str(exc).split())}"
-        if not before:
+    def _fail(self, what: str, exc: Exception) -> None:
+        """Keep the trouble, and log it unless there was trouble before."""
+        had_trouble = self._trouble is not None
+        self._trouble = f"{what}: {' '.join(str(exc).split())}"
+        if not had_trouble:
             logger.warning("%s", self._trouble)

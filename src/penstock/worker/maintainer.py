@@ -1,69 +1,46 @@
-"""The maintainer: calls maintain() now and then, and more often while much is claimed."""
+"""The maintenance of a worker: more often while the worker claims much."""
 
 from __future__ import annotations
 
-import logging
-
-import psycopg
-
 from penstock import calls
 from penstock._async.client import AsyncClient
-from penstock.backoff import Backoff
-from penstock.concurrency import AsyncFlag, async_sleep, now
-from penstock.errors import PenstockError
+from penstock._async.maintenance import AsyncMaintenanceLoop
 from penstock.models import MaintenanceResult
 
 from .leases import Leases
 
 __all__ = ["Maintainer"]
 
-logger = logging.getLogger("penstock.worker")
-
-# Between two calls: many workers may, one of them does the work.
-FIRST_PAUSE_SECONDS = 1.0
-LONGEST_PAUSE_SECONDS = 4.0
-# After so many claims the floor is to rise: while vacuum is held back every claim walks over what is below.
+# After so many claims the floor has to rise: while vacuum is held back, claims walk over all rows below it.
 CLAIMS = 5000
-SHORTEST_PAUSE_SECONDS = 0.1
 
 
 class Maintainer:
-    """Does for all queues what is due."""
+    """Runs the maintenance loop, and wakes it after many claims."""
 
     def __init__(self, client: AsyncClient, leases: Leases) -> None:
         self._client = client
         self._leases = leases
-        self._flag = AsyncFlag()
+        self._loop = AsyncMaintenanceLoop(self._maintain)
         self._claimed = 0
-        self._called_at = 0.0
 
     def claimed(self, number: int) -> None:
-        """So many messages were claimed."""
+        """The worker has claimed so many messages more."""
         self._claimed += number
         if self._claimed >= CLAIMS:
-            self._flag.set()
+            self._loop.wake()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
-        while True:
-            await self._flag.wait(backoff.next())
-            await async_sleep(max(0.0, self._called_at + SHORTEST_PAUSE_SECONDS - now()))
-            done = await self.run_once()
-            while any(each.is_unfinished for each in done):
-                done = await self.run_once()
-            if done:
-                backoff.reset()
+        """Until the caller is cancelled."""
+        await self._loop.run()
 
     async def run_once(self) -> list[MaintenanceResult]:
-        """One call; what there was to do."""
-        self._flag.clear()
-        self._claimed, self._called_at = 0, now()
-        try:
-            # maintain() takes back messages whose leases are over: it must not find ours.
-            await self._leases.catch_up()
-            done = await self._client.internals.attempt(calls.maintain())
-        except (PenstockError, psycopg.Error) as exc:
-            logger.debug("maintain() failed: %s", exc)
-            return []
-        return done.result
+        """Make one call, and return its results; none where it fails."""
+        return await self._loop.run_once()
+
+    async def _maintain(self) -> list[MaintenanceResult]:
+        self._claimed = 0
+        # maintain() takes messages away from consumers whose leases are over: it must not find ours.
+        await self._leases.catch_up()
+        timed = await self._client.internals.attempt(calls.maintain())
+        return timed.result

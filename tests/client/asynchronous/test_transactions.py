@@ -77,6 +77,26 @@ async def test_every_call_sees_the_others(client: AsyncClient, engine18: Engine)
     assert engine18.state("q", message_id) == "done"
 
 
+@pytest.mark.parametrize("claimed_in_it", [False, True])
+async def test_an_error_in_the_block_of_a_message_rolls_back(
+    client: AsyncClient, engine18: Engine, effects: Any, claimed_in_it: bool
+) -> None:
+    """The block of the message is inside of the transaction: the error must reach the transaction."""
+    engine18.queue("q")
+    message_id = await client.send("q", 1)
+    message = None if claimed_in_it else await client.consume_one("q")
+    with pytest.raises(ZeroDivisionError):
+        async with client.transaction() as transaction:
+            message = message or await transaction.consume_one("q")
+            assert message is not None
+            async with message:
+                await transaction.connection.execute("insert into public.effects values (1)")
+                await transaction.ack(message)
+                raise ZeroDivisionError
+    assert effects() == []
+    assert engine18.state("q", message_id) == ("ready" if claimed_in_it else "active")
+
+
 async def test_an_effect_and_its_ack_happen_together(
     client: AsyncClient, engine18: Engine, effects: Any
 ) -> None:

@@ -78,6 +78,25 @@ def test_every_call_sees_the_others(client: Client, engine18: Engine) -> None:
     assert engine18.state("q", message_id) == "done"
 
 
+@pytest.mark.parametrize("claimed_in_it", [False, True])
+def test_an_error_in_the_block_of_a_message_rolls_back(
+    client: Client, engine18: Engine, effects: Any, claimed_in_it: bool
+) -> None:
+    """The block of the message is inside of the transaction: the error must reach the transaction."""
+    engine18.queue("q")
+    message_id = client.send("q", 1)
+    message = None if claimed_in_it else client.consume_one("q")
+    with pytest.raises(ZeroDivisionError), client.transaction() as transaction:
+        message = message or transaction.consume_one("q")
+        assert message is not None
+        with message:
+            transaction.connection.execute("insert into public.effects values (1)")
+            transaction.ack(message)
+            raise ZeroDivisionError
+    assert effects() == []
+    assert engine18.state("q", message_id) == ("ready" if claimed_in_it else "active")
+
+
 def test_an_effect_and_its_ack_happen_together(client: Client, engine18: Engine, effects: Any) -> None:
     engine18.queue("q", max_delivery_attempts=10)
     client.send_many("q", range(5))
