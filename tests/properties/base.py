@@ -59,6 +59,8 @@ drafts = st.builds(
     ttl=st.sampled_from([None, None, 25, 25, 100]),
     key=st.sampled_from([None, None, None, "k", "l"]),
     large=st.sampled_from([False, False, False, True]),
+    header=st.sampled_from([None, None, 1, 2]),
+    raw=st.sampled_from([False, False, True]),
 )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from .engine import Row, Snapshot, payload_of
+from .engine import Row, Snapshot, body_of, headers_of, payload_of
 from .messages import PRIORITIES, Message
 from .model import BEFORE, Model
 from .queues import Queue
@@ -25,7 +25,9 @@ def expected_row(queue: Queue, message: Message) -> Row:
         "tenant": message.tenant or "",
         "attempts": message.attempts,
         "published_at": message.published_at,
-        "payload": None if message.large else payload_of(message.number, large=False),
+        "headers": headers_of(message),
+        "payload": None if message.large else payload_of(message),
+        "body": None if message.large else body_of(message),
         "errors": message.errors,
     }
     if message.state != "done":
@@ -33,6 +35,7 @@ def expected_row(queue: Queue, message: Message) -> Row:
             "attempts_limit": message.limit,
             "large": message.large,
             "expires_at": message.expires_at,
+            "lifetime": message.lifetime,
             "dedup_key": message.key,
         }
     match message.state:
@@ -64,14 +67,15 @@ def expected_row(queue: Queue, message: Message) -> Row:
 def actual_row(queue: Queue, row: Row) -> Row:
     """A row of a table, in the same form: only what its state knows."""
     errors = [(e["attempt"], datetime.fromisoformat(e["at"]), e["error"]) for e in row["errors"] or []]
-    always = {"payload", *{"dead": ("last_error",), "done": ("result",)}.get(row["state"], ())}
+    of_its_state = {"dead": {"last_error"}, "done": {"result"}}.get(row["state"], set())
+    always = {"headers", "payload", "body"} | of_its_state
     # What a cap left behind that is gone means nothing; and the rank of what waits is compared as an order.
     never = {"queue_id"}
     never |= {"rank"} if row["state"] == "waiting" else set()
     never |= {"permit"} if queue.quotas is None else set()
     never |= {"holds_tenant_permit"} if queue.cap is None else set()
     if row["state"] != "done":
-        always |= {"attempts_limit", "expires_at", "dedup_key"}
+        always |= {"attempts_limit", "expires_at", "lifetime", "dedup_key"}
     kept = {k: v for k, v in row.items() if k not in never and (v is not None or k in always)}
     return kept | {"errors": errors}
 
@@ -196,9 +200,9 @@ def check_consumed(queue: Queue, claimed: list[Message], rows: list[Row]) -> Non
         {
             "message_id": m.id,
             "queue_name": queue.name,
-            "payload": payload_of(m.number, m.large),
-            "body": None,
-            "headers": None,
+            "headers": headers_of(m),
+            "payload": payload_of(m),
+            "body": body_of(m),
             "consumer_token": m.token,
             "delivery_attempts": m.attempts,
             "vt": m.vt,

@@ -40,6 +40,9 @@ class Draft:
     ttl: int | None = None
     key: str | None = None
     large: bool = False
+    header: int | None = None
+    raw: bool = False
+    """Whether it is bytes instead of JSON."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,10 @@ class Message:
     ttl: timedelta | None
     expires_at: datetime | None
     key: str | None
+    header: int | None
+    raw: bool
+    lifetime: timedelta | None = None
+    """Set when it is requeued: its time to live starts anew then."""
     rank: int | None = None
     attempts: int = 0
     limit: int | None = None

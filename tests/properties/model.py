@@ -137,6 +137,8 @@ class Model:
             ttl=ttl,
             expires_at=None if ttl is None else self.now + ttl,
             key=draft.key,
+            header=draft.header,
+            raw=draft.raw,
             due_at=self.now + timedelta(seconds=draft.delay or 0) if later else None,
         )
 
@@ -310,6 +312,7 @@ class Model:
                 limit = message.attempts + more
                 message.limit = limit if most < limit else None
             message.expires_at = None if message.ttl is None else self.now + message.ttl
+            message.lifetime = message.ttl
             message.reason = message.moved_at = None
         in_order = sorted(messages, key=lambda m: m.id)
         if queue.cap is not None and not snapshot:
