@@ -103,14 +103,11 @@ group by q.id having count(f.queue_id) not between 1 and 2
 """
 
 # Claims and settlements move permits. In every snapshot free ones, less debts, and those held add up.
-# One that a priority owes to another (its tenant says which) counts for that one.
 PERMITS = """
 with counted as (
     select queue_id, kind % 10 as kind, case when kind % 10 = 4 then tenant else '' end as tenant,
         case when kind between 10 and 14 then -1 else 1 end as n
     from penstock.permits
-    union all
-    select queue_id, tenant::int, '', 1 from penstock.permits where kind between 10 and 13 and tenant <> ''
 ), permits as (
     select queue_id, kind, tenant, sum(n) as free from counted group by 1, 2, 3
 ), held as (

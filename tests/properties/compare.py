@@ -107,30 +107,18 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
             assert line == by_rank, f"tenant {tenant} does not wait in the order in which it came"
 
 
-def take_permits(model: Model, snapshot: Snapshot) -> None:
-    """Which permits are free, if none is too many: in all, of a priority, and as far as they are known."""
+def check_permits(model: Model, snapshot: Snapshot) -> None:
+    """Free permits, debts and deferred permits of each priority."""
     for queue in model.queues.values():
         quotas, permits, rows = queue.quotas, queue.permits, snapshot.permits[queue.name]
         assert snapshot.quotas[queue.name] == (None if quotas is None else list(quotas)), queue.settings
         if quotas is None:
             assert rows == [], f"queue {queue.name} has permits without a cap"
             continue
-        free = Counter({kind: n for kind, _, n in rows if kind < 10})
-        debts = {(kind - 10, to): n for kind, to, n in rows if 10 <= kind < 20}
-        owes, waits = Counter[int](), Counter[int]()
-        for (kind, to), n in debts.items():
-            owes[kind] += n
-            if to:
-                waits[int(to)] += n
-        held = queue.holders()
-        wrong = f"permits of queue {queue.name}: {rows}, held {held} of {quotas}"
-        assert {kind - 20: n for kind, _, n in rows if kind >= 20} == dict(+permits.aside), wrong
-        for kind in PRIORITIES:
-            assert free[kind] + waits[kind] - owes[kind] + held[kind] == queue.quota(kind), wrong
-            assert not (owes[kind] and free[kind] + waits[kind]), wrong
-        assert free.total() == max(0, sum(quotas) - sum(held[kind] for kind in PRIORITIES)), wrong
-        assert permits.in_debt or free == permits.free, wrong
-        permits.free, permits.in_debt = free, bool(debts)
+        wrong = f"permits of queue {queue.name}: {rows}, held {queue.holders()} of {quotas}"
+        assert {kind: n for kind, n in rows if kind < 10} == dict(+permits.free), wrong
+        assert {kind - 10: n for kind, n in rows if 10 <= kind < 20} == dict(-permits.free), wrong
+        assert {kind - 20: n for kind, n in rows if kind >= 20} == dict(+permits.deferred), wrong
 
 
 def check_tenant_permits(model: Model, snapshot: Snapshot) -> None:

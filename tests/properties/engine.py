@@ -108,9 +108,9 @@ select
     (select jsonb_object_agg(q.name, q.quotas) from penstock.queues q) as quotas,
     (
         select jsonb_object_agg(q.name, (
-            select coalesce(jsonb_agg(jsonb_build_array(p.kind, p.tenant, p.n)), '[]') from (
-                select kind, tenant, count(*) as n
-                from penstock.permits where queue_id = q.id and kind % 10 < 4 group by 1, 2
+            select coalesce(jsonb_agg(jsonb_build_array(p.kind, p.n)), '[]') from (
+                select kind, count(*) as n
+                from penstock.permits where queue_id = q.id and kind % 10 < 4 group by 1
             ) p
         )) from penstock.queues q
     ) as permits,
@@ -153,8 +153,8 @@ class Snapshot:
     floors: dict[str, tuple[int, ...]]
     heads_aside: dict[str, tuple[int | None, ...]]
     quotas: dict[str, list[int] | None]
-    permits: dict[str, list[tuple[int, str, int]]]
-    """By kind, and to which priority they are owed."""
+    permits: dict[str, list[tuple[int, int]]]
+    """How many of each kind."""
     tenant_permits: dict[str, dict[str, tuple[int, int, int, int]]]
     """Of each tenant that is listed: its tenant_permits, and those that are free, owed, put aside."""
     keys: dict[str, dict[str, int]]

@@ -79,14 +79,14 @@ class Queue:
 
     def free_permits(self, kind: int | None) -> int | None:
         """None: no cap."""
-        return None if kind is None else self.permits.free[kind]
+        return None if kind is None else max(0, self.permits.free[kind])
 
     def quota(self, kind: int) -> int:
         return self.quotas[kind] if self.quotas is not None and kind < len(self.quotas) else 0
 
     def holders(self) -> Counter[int | None]:
-        """How many hold a permit of each kind; what was put aside is held, too."""
-        return Counter(m.permit for m in self.state("active")) + Counter[int | None](self.permits.aside)
+        """How many hold a permit of each priority; a deferred one is held, too."""
+        return Counter(m.permit for m in self.state("active")) + Counter[int | None](self.permits.deferred)
 
     def free_tenant_permits(self, tenant: str | None) -> int:
         """Less than none: so many are owed."""
@@ -111,9 +111,9 @@ class Queue:
         left, returned = self.left, self.returned
         self.left, self.returned = Counter(), Counter()
         if self.quotas is not None and snapshot:
-            self.permits.aside += left
+            self.permits.deferred += left
         elif self.quotas is not None:
-            self.permits.free += left
+            self.permits.free.update(left)
         if self.cap is not None and snapshot:
             self.deferred_tenant_permits += returned
         elif self.cap is not None:
@@ -127,7 +127,7 @@ class Queue:
 
     def take_returns(self, at: datetime) -> None:
         """What was given back under a snapshot."""
-        self.left, self.permits.aside = self.permits.aside, Counter()
+        self.left, self.permits.deferred = self.permits.deferred, Counter()
         self.returned, self.deferred_tenant_permits = self.deferred_tenant_permits, Counter()
         self.hand_on(at)
 
@@ -331,15 +331,8 @@ class Queue:
         """What is active when a cap comes holds a permit of each kind; what is ready waits for its turn."""
         before = self.quotas, self.cap
         self.settings = settings
-        if before[0] is None and self.quotas is not None:
-            for message in self.state("active"):
-                message.permit = self.kind(message.priority)
         if self.quotas != before[0]:
-            self.permits = Permits()
-        if self.quotas is not None and self.quotas != before[0]:
-            held = self.holders()
-            self.permits.free = Counter({kind: self.quota(kind) - held[kind] for kind in PRIORITIES})
-            self.permits.in_debt = min(self.permits.free.values()) < 0
+            self._make_permits()
         if (before[1] is None) != (self.cap is None):
             self.deferred_tenant_permits = Counter()
         if before[1] is None and self.cap is not None:
@@ -351,6 +344,24 @@ class Queue:
                 self.wait(message, back=message.attempts > 0)
         if self.cap != before[1]:
             self.leave_checks({m.tenant: 0 for m in self.state("waiting")}, unseen=True)
+
+    def _make_permits(self) -> None:
+        """A message that is one too many of its priority holds a permit of one that has too few."""
+        self.permits = Permits()
+        if self.quotas is None:
+            return
+        active = sorted(self.state("active"), key=lambda m: (m.claimed_at, m.id))
+        for message in active:
+            message.permit = self.kind(message.priority)
+        free = Counter({kind: self.quota(kind) for kind in PRIORITIES})
+        free.subtract(m.permit for m in active if m.permit is not None)
+        lacking = [kind for kind in reversed(PRIORITIES) for _ in range(free[kind])]
+        for message in active:
+            if lacking and message.permit is not None and free[message.permit] < 0:
+                free[message.permit] += 1
+                message.permit = lacking.pop(0)
+                free[message.permit] -= 1
+        self.permits.free = free
 
     def heads(self) -> tuple[int | None, ...]:
         """The first rank of each priority, of what waits aside, of the permits and tenant_permits."""

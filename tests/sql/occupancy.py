@@ -12,9 +12,6 @@ select c.kind, sum(c.n)::int
 from penstock.queues q cross join lateral (
     select p.kind %% 10, case when p.kind between 10 and 13 then -1 else 1 end
     from penstock.permits p where p.queue_id = q.id and p.kind %% 10 < 4
-    union all
-    select p.tenant::int, 1 from penstock.permits p
-    where p.queue_id = q.id and p.kind between 10 and 13 and p.tenant <> ''
 ) c(kind, n)
 where q.name = %s group by c.kind
 """
@@ -38,15 +35,15 @@ STATES = {
 
 
 def free_permits(engine: Engine, queue: str = "q") -> dict[int, int]:
-    """Permits that are free by priority (all in the first where they share); less than none where owed.
+    """Permits that are free by priority (all in the first where they share); debts are negative.
 
-    What one priority owes to another, and what came back under an old snapshot, counts as free.
+    Deferred ones count as free.
     """
     return {kind: n for kind, n in engine.query(PERMITS, queue) if n}
 
 
 def free_tenant_permits(engine: Engine, queue: str = "q") -> dict[str | None, int]:
-    """Seats that are free by tenant; less than none where owed."""
+    """Permits of tenants that are free; debts are negative."""
     return {tenant: n for tenant, n in engine.query(SEATS, queue) if n}
 
 

@@ -264,7 +264,7 @@ declare
     permit_ranks bigint[];
     own_rank bigint;
     back int;
-    owed int;
+    debts int;
     due int;
     taken int;
     ahead bigint := 0;
@@ -280,12 +280,9 @@ begin
             held := format('its priority has no permits: priority_shares {%s} of max_active %s', array_to_string(q.priority_shares, ','), q.max_active);
         elsif penstock._free_permits(q.id, kind, permit_ranks[kind + 1]) = 0 then
             back := penstock._free_permits(q.id, kind + 20, 0);
-            select count(*) filter (where o.kind = kind + 10), count(*) filter (where o.tenant = kind::text) into owed, due
-            from (
-                select o.kind, o.tenant from penstock.permits o
-                where o.queue_id = q.id and o.kind between 10 and 13 order by o.kind, o.tenant, o.rank limit 100000
-            ) o;
-            taken := quota - back - due + owed;
+            debts := penstock._free_permits(q.id, kind + 10, 0);
+            select count(*) into due from penstock.active a where a.queue_id = q.id and a.permit = kind and a.priority <> kind and not pooled;
+            taken := quota - back - due + debts;
             held := format('held back by max_active %s: ', q.max_active);
             if not pooled then
                 held := held || format('priority %s has %s (%s percent%s), ', priority,

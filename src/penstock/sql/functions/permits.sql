@@ -1,5 +1,6 @@
--- Places: what max_active comes to. A free permit is a row; a claim takes it away, whoever settles puts it back.
--- At any moment, for each kind: free - owed + held = quota.
+-- Permits: how max_active is kept. A free permit is a row; a claim deletes it, a settle inserts it again (active.permit says of which priority).
+-- In every snapshot, for each priority: free + deferred - debts + held = quota. Debts are only repaid, never added, until the caps change again:
+-- so at most max_active + debts are active, which is what was active when the caps changed.
 
 -- By largest remainder; what does not go in is the more urgent one's. Then each gets min_active, where four times that fit, and
 -- at least one where it has a share at all; the permits for it come from the priority that has the most to spare, the least urgent of those.
@@ -158,7 +159,7 @@ $$;
 comment on function penstock._make_room(int, smallint[], text[]) is
     'Gives back the permits and tenant_permits of messages that were settled.';
 
--- With the queue's lock held, in READ COMMITTED. What is owed is paid first.
+-- With the queue's lock held, in READ COMMITTED.
 create or replace function penstock._return_permits(queue_id int, kinds smallint[]) returns void
 language plpgsql
 as $$
@@ -168,100 +169,39 @@ begin
     if not found then
         return;
     end if;
-    kinds := penstock._repay(queue_id, '', kinds);
+    perform from penstock.permits d where d.queue_id = queue_id and d.kind between 10 and 13 order by d.kind, d.tenant, d.rank limit 1;
+    if found then
+        kinds := array(
+            select r.kind
+            from (select k.kind, count(*)::int as n from unnest(kinds) k(kind) group by k.kind) r
+            cross join lateral generate_series(1, penstock._repay(queue_id, r.kind, '', r.n))
+        );
+    end if;
     insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
     select queue_id, queue_id, k, nextval('penstock.message_ids'), '' from unnest(kinds) k;
 end
 $$;
-comment on function penstock._return_permits(int, smallint[]) is 'Gives permits back, as long as the queue has a cap.';
+comment on function penstock._return_permits(int, smallint[]) is 'Repays debts with permits that come back; the rest is free.';
 
--- A place of a priority that is owed to another one (its tenant says which) goes there: so there are never more in all. Of a debt that
--- somebody else is paying, or passing on, nobody knows yet what becomes of it: a permit that would pay it is put aside for the
--- next who looks.
-create or replace function penstock._repay(queue_id int, tenant text, kinds smallint[]) returns smallint[]
+-- A debt that another session is repaying is passed over. If that session rolls back, the debt stays for the next return.
+create or replace function penstock._repay(queue_id int, kind int, tenant text, returned int) returns int
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    paid smallint[];
-    owed_to text[];
-    freed smallint[];
-    doubtful smallint[];
-    seen int := 0;
-    passed int := 0;
+    repaid int;
 begin
-    perform from penstock.permits o where o.queue_id = queue_id and o.kind between 10 and 14 order by o.kind, o.tenant, o.rank limit 1;
-    if not found then
-        return kinds;
-    end if;
-    with debts as (
-        select k.kind, x.ctid
-        from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
-        cross join lateral (
-            select o.ctid from penstock.permits o
-            where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
-            order by o.tenant, o.rank limit k.n
-        ) x
-    ), removed as (
-        delete from penstock.permits o
-        where o.queue_id + 0 = queue_id and o.ctid = any(array(
-            select x.ctid
-            from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
-            cross join lateral (
-                select o.ctid from penstock.permits o
-                where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
-                order by o.tenant, o.rank limit k.n for update skip locked
-            ) x
-        ))
-        returning o.kind, o.tenant
-    )
-    select
-        (select array_agg(g.kind) from removed g),
-        (select array_agg(g.tenant) from removed g where g.kind < 14 and g.tenant <> ''),
-        array(
-            select d.kind from (select x.kind, row_number() over (partition by x.kind) as nth from debts x) d
-            where d.nth > (select count(*) from removed g where g.kind = d.kind + 10)
-        )
-    into paid, owed_to, doubtful;
-    freed := array(
-        select k.kind
-        from (select x.kind, row_number() over (partition by x.kind) as nth from unnest(kinds) x(kind)) k
-        where k.nth > (select count(*) from unnest(paid) p where p = k.kind + 10) + (select count(*) from unnest(doubtful) d where d = k.kind)
-        union all
-        select o::smallint from unnest(owed_to) o
-    );
-    if freed <> '{}' and freed[1] < 4 then
-        -- Still too many in all: what would be free now is owed by another priority, which owed it to nobody.
-        with debts as (
-            select from penstock.permits x
-            where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
-            order by x.kind, x.rank limit cardinality(freed)
-        ), removed as (
-            delete from penstock.permits o
-            where o.queue_id + 0 = queue_id and o.ctid = any(array(
-                select x.ctid from penstock.permits x
-                where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
-                order by x.kind, x.rank limit cardinality(freed) for update skip locked
-            ))
-            returning o.kind
-        ), owing as (
-            insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-            select queue_id, queue_id, g.kind, nextval('penstock.message_ids'), freed[g.n]::text
-            from (select x.kind, row_number() over () as n from removed x) g
-            returning kind
-        )
-        select (select count(*) from debts), (select count(*) from owing) into seen, passed;
-        doubtful := doubtful || freed[passed + 1:seen];
-        freed := freed[greatest(passed, seen) + 1:];
-    end if;
-    if doubtful <> '{}' then
-        insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-        select queue_id, queue_id, d + 20, nextval('penstock.message_ids'), tenant from unnest(doubtful) d;
-    end if;
-    return freed;
+    delete from penstock.permits d
+    where d.queue_id + 0 = queue_id and d.ctid = any(array(
+        select x.ctid from penstock.permits x
+        where x.queue_id = queue_id and x.kind = kind + 10 and x.tenant = tenant
+        order by x.rank limit returned for update skip locked
+    ));
+    get diagnostics repaid = row_count;
+    return returned - repaid;
 end
 $$;
-comment on function penstock._repay(int, text, smallint[]) is 'Pays what is owed out of permits that come back, and returns the kinds of those that are free then.';
+comment on function penstock._repay(int, int, text, int) is 'Repays debts of a priority or tenant with permits that come back, and returns how many of these are left.';
 
 -- With the queue's lock held.
 create or replace function penstock._take_returns(queue_id int) returns bigint
@@ -292,52 +232,49 @@ end
 $$;
 comment on function penstock._take_returns(int) is 'Gives back the permits that _make_room() had to put aside.';
 
--- With the queue's lock held exclusively, and no claim under way (_lock_caps). Places are made anew, for what is not held. What is
--- active when a queue gets a cap holds a permit from then on. A priority that holds more than its quota owes the rest: to one
--- that has to wait for it, as long as there are too many in all to nobody.
-create or replace function penstock._change_quotas(queue_id int, before int[], after int[]) returns void
+-- With the queue's lock held exclusively, and no claim under way (_lock_caps). All permits are made anew, for the messages that are active.
+create or replace function penstock._change_quotas(queue_id int, quotas int[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
-declare
-    held int[];
-    room int;
-    wanted int;
-    free smallint[] := '{}';
-    owing smallint[] := '{}';
-    owed_to text[] := '{}';
 begin
     delete from penstock.permits p where p.queue_id = queue_id and p.kind in (0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23);
-    if after is null then
+    if quotas is null then
         return;
     end if;
-    if before is null then
-        update penstock.active a set permit = case when cardinality(after) = 1 then 0 else a.priority end where a.queue_id = queue_id;
-    end if;
-    held := array(
-        select (select count(*) from penstock.active a where a.queue_id = queue_id and a.permit = k) from generate_series(0, 3) k order by k
-    );
-    room := greatest((select sum(q) from unnest(after) q) - (select sum(h) from unnest(held) h), 0);
-    for k in 0..3 loop
-        wanted := coalesce(after[k + 1], 0) - held[k + 1];
-        if wanted < 0 then
-            owing := owing || array_fill(k + 10, array[-wanted])::smallint[];
-        elsif wanted > 0 then
-            free := free || array_fill(k, array[least(wanted, room)])::smallint[];
-            owed_to := owed_to || array_fill(k, array[wanted - least(wanted, room)])::text[];
-            room := room - least(wanted, room);
-        end if;
-    end loop;
-    owed_to := array_fill(''::text, array[cardinality(owing) - cardinality(owed_to)]) || owed_to;
+    with held as (
+        -- Each message holds a permit of its own priority. Of those over the quota the first claimed are the surplus.
+        select
+            a.id, a.claimed_at, o.own,
+            row_number() over (partition by o.own order by a.claimed_at, a.id) <= count(*) over (partition by o.own) - quotas[o.own + 1] as is_surplus
+        from penstock.active a
+        cross join lateral (select case when cardinality(quotas) = 1 then 0 else a.priority end as own) o
+        where a.queue_id = queue_id
+    ), surplus as (
+        select h.id, row_number() over (order by h.claimed_at, h.id) as n from held h where h.is_surplus
+    ), lacking as (
+        -- The least urgent first: permits that are free at once go to the most urgent.
+        select p.priority, row_number() over (order by p.priority desc) as n
+        from generate_subscripts(quotas, 1) s
+        cross join lateral (select s - 1 as priority, (select count(*) from held h where h.own = s - 1) as held) p
+        cross join lateral generate_series(1, quotas[s] - p.held)
+    ), assigned as (
+        select h.id, coalesce(l.priority, h.own) as permit
+        from held h left join surplus s on s.id = h.id left join lacking l on l.n = s.n
+    )
+    update penstock.active a set permit = x.permit
+    from assigned x where a.queue_id = queue_id and a.id = x.id and a.permit is distinct from x.permit;
+
     insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-    select queue_id, queue_id, x.kind, nextval('penstock.message_ids'), x.tenant
-    from (
-        select f.kind, '' as tenant from unnest(free) f(kind)
-        union all select o.kind, o.tenant from unnest(owing, owed_to) o(kind, tenant)
-    ) x;
+    select queue_id, queue_id, s - 1 + case when p.free > 0 then 0 else 10 end, nextval('penstock.message_ids'), ''
+    from generate_subscripts(quotas, 1) s
+    cross join lateral (
+        select quotas[s] - count(*) as free from penstock.active a where a.queue_id = queue_id and a.permit = s - 1
+    ) p
+    cross join lateral generate_series(1, abs(p.free));
 end
 $$;
-comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the permits of a queue in line with new quotas.';
+comment on function penstock._change_quotas(int, int[]) is 'Makes the permits of a queue anew, by its quotas and by what is active.';
 
 -- Caps are changed while nobody takes permits or gives them back: so the queue's lock exclusively, then every row that a claim or a
 -- lease may hold. Others would wait behind whoever waits for that, and who has claimed and is about to ack holds rows and wants

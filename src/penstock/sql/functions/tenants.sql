@@ -327,9 +327,7 @@ as $$
 begin
     perform from penstock.permits o where o.queue_id = queue_id and o.kind = 14 order by o.tenant, o.rank limit 1;
     if found then
-        for i in 1..cardinality(tenants) loop
-            numbers[i] := cardinality(penstock._repay(queue_id, tenants[i], array_fill(4::smallint, array[numbers[i]])));
-        end loop;
+        numbers := array(select penstock._repay(queue_id, 4, t.tenant, t.n) from unnest(tenants, numbers) with ordinality t(tenant, n, nth) order by t.nth);
     end if;
     return numbers;
 end
