@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ..isolation.invariants import broken
-from .compare import check_beside, check_messages, check_statistics, check_tenant_permits, check_permits
+from .compare import check_beside, check_messages, check_permits, check_statistics, check_tenant_permits
 from .engine import Engine, Snapshot
 from .explaining import check_explanations
 from .messages import Draft, Message, Outside, Settings

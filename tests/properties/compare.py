@@ -8,7 +8,7 @@ from datetime import datetime
 import pytest
 
 from .engine import Row, Snapshot, payload_of
-from .messages import PRIORITIES, Message
+from .messages import Message
 from .model import BEFORE, Model
 from .queues import Queue
 
@@ -116,9 +116,9 @@ def check_permits(model: Model, snapshot: Snapshot) -> None:
             assert rows == [], f"queue {queue.name} has permits without a cap"
             continue
         wrong = f"permits of queue {queue.name}: {rows}, held {queue.holders()} of {quotas}"
-        assert {kind: n for kind, n in rows if kind < 10} == dict(+permits.free), wrong
-        assert {kind - 10: n for kind, n in rows if 10 <= kind < 20} == dict(-permits.free), wrong
-        assert {kind - 20: n for kind, n in rows if kind >= 20} == dict(+permits.deferred), wrong
+        expected = {"f": +permits.free, "d": -permits.free, "r": +permits.deferred}
+        for status, counted in expected.items():
+            assert {priority: n for found, priority, n in rows if found == status} == dict(counted), wrong
 
 
 def check_tenant_permits(model: Model, snapshot: Snapshot) -> None:
@@ -130,12 +130,12 @@ def check_tenant_permits(model: Model, snapshot: Snapshot) -> None:
             continue
         for tenant in {*tenant_permits, *(m.tenant or "" for m in queue.messages.values())}:
             # A tenant not listed has all permits; one listed before the cap was raised gets more later.
-            listed, free, owed, aside = tenant_permits.get(tenant, (0, 0, 0, 0))
-            actual = (free - owed + queue.cap - listed, aside)
+            listed, free, debts, deferred = tenant_permits.get(tenant, (0, 0, 0, 0))
+            actual = (free - debts + queue.cap - listed, deferred)
             counted = queue.free_tenant_permits(tenant or None), queue.deferred_tenant_permits[tenant or None]
             assert actual == counted, f"tenant_permits of tenant {tenant!r} in queue {queue.name}"
-            assert not (free and owed), (
-                f"tenant {tenant!r} owes tenant_permits in queue {queue.name}, and has free ones"
+            assert not (free and debts), (
+                f"tenant {tenant!r} has debts in queue {queue.name}, and free permits"
             )
 
 

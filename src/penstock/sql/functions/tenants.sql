@@ -23,7 +23,7 @@ language sql stable
 as $$
     select (
         select true from penstock.permits p
-        where p.queue_id = _has_free_tenant_permit.queue_id and p.kind = 4 and p.tenant = _has_free_tenant_permit.tenant and p.rank >= from_rank
+        where p.tenant = _has_free_tenant_permit.tenant and p.queue_id = _has_free_tenant_permit.queue_id and p.status = 'f' and p.rank >= from_rank
         order by p.rank limit 1
     ) is not null
 $$;
@@ -81,8 +81,8 @@ begin
         select queue_id, t.tenant, cap from unnest(opened) t(tenant) where penstock._tenant_permits_of(queue_id, t.tenant) is null
         returning k.tenant
     )
-    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-    select queue_id, queue_id, 4, nextval('penstock.message_ids'), m.tenant
+    insert into penstock.permits (queue_id, status, rank, tenant)
+    select queue_id, 'f', nextval('penstock.message_ids'), m.tenant
     from made m cross join generate_series(1, cap);
 end
 $$;
@@ -128,7 +128,7 @@ begin
             from unnest(tenants, wanted) t(tenant, n)
             cross join lateral (
                 select x.ctid from penstock.permits x
-                where x.queue_id = queue_id and x.kind = 4 and x.tenant = t.tenant and x.rank >= from_rank
+                where x.tenant = t.tenant and x.queue_id = queue_id and x.status = 'f' and x.rank >= from_rank
                 order by x.rank limit t.n for update skip locked
             ) x
         ))
@@ -313,53 +313,77 @@ comment on function penstock._return_tenant_permits(int, text[]) is 'Gives tenan
 create or replace function penstock._free_tenant_permits(queue_id int, tenants text[], numbers int[]) returns void
 language sql
 as $$
-    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-    select queue_id, queue_id, 4, nextval('penstock.message_ids'), t.tenant
+    insert into penstock.permits (queue_id, status, rank, tenant)
+    select queue_id, 'f', nextval('penstock.message_ids'), t.tenant
     from unnest(tenants, numbers) t(tenant, n) cross join generate_series(1, t.n)
 $$;
 comment on function penstock._free_tenant_permits(int, text[], int[]) is 'Adds free tenant_permits to tenants, so many to each.';
 
--- Mostly no line owes a tenant_permit, and one look tells.
+-- Rows that another session has locked are passed over, as in _repay().
 create or replace function penstock._repay_tenant_debts(queue_id int, tenants text[], numbers int[]) returns int[]
 language plpgsql
 as $$
 #variable_conflict use_variable
+declare
+    repaid text[];
 begin
-    perform from penstock.permits o where o.queue_id = queue_id and o.kind = 14 order by o.tenant, o.rank limit 1;
-    if found then
-        numbers := array(select penstock._repay(queue_id, 4, t.tenant, t.n) from unnest(tenants, numbers) with ordinality t(tenant, n, nth) order by t.nth);
+    -- Mostly no tenant has a debt, and one look tells.
+    perform from penstock.permits d where d.queue_id = queue_id and d.status = 'd' and d.priority is null order by d.priority, d.rank limit 1;
+    if not found then
+        return numbers;
     end if;
-    return numbers;
+    with removed as (
+        delete from penstock.permits d
+        where d.queue_id + 0 = queue_id and d.ctid = any(array(
+            select x.ctid
+            from unnest(tenants, numbers) t(tenant, n)
+            cross join lateral (
+                select x.ctid from penstock.permits x
+                where x.tenant = t.tenant and x.queue_id = queue_id and x.status = 'd'
+                order by x.rank limit t.n for update skip locked
+            ) x
+        ))
+        returning d.tenant
+    )
+    select array_agg(g.tenant) into repaid from removed g;
+    return array(
+        select x.n - x.repaid from unnest(numbers, penstock._count_each(tenants, repaid)) with ordinality x(n, repaid, nth) order by x.nth
+    );
 end
 $$;
-comment on function penstock._repay_tenant_debts(int, text[], int[]) is 'Pays what tenants owe out of tenant_permits that come back, and returns how many of each are left.';
+comment on function penstock._repay_tenant_debts is 'Repays debts of tenants with returned permits, and returns how many of each are left.';
 
--- With the queue's lock held. More: what is owed is forgiven first. Fewer: free ones go, the rest is owed.
+-- With the queue's lock held. More: debts are cancelled first. Fewer: free permits are deleted first, the rest are debts.
 create or replace function penstock._add_tenant_permits(queue_id int, tenant text, more int) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    free constant smallint := 4;
-    owed constant smallint := 14;
+    added constant "char" := case when more > 0 then 'f' else 'd' end;
+    cancelled constant "char" := case when more > 0 then 'd' else 'f' end;
     removed int;
 begin
-    if more = 0 then
-        return;
-    end if;
     delete from penstock.permits p
     where p.queue_id + 0 = queue_id and p.ctid = any(array(
         select x.ctid from penstock.permits x
-        where x.queue_id = queue_id and x.kind = case when more > 0 then owed else free end and x.tenant = tenant
+        where x.tenant = tenant and x.queue_id = queue_id and x.status = cancelled
         order by x.rank limit abs(more) for update skip locked
     ));
     get diagnostics removed = row_count;
-    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-    select queue_id, queue_id, case when more > 0 then free else owed end, nextval('penstock.message_ids'), tenant
-    from generate_series(1, abs(more) - removed);
+    insert into penstock.permits (queue_id, status, rank, tenant)
+    select queue_id, added, nextval('penstock.message_ids'), tenant from generate_series(1, abs(more) - removed);
 end
 $$;
-comment on function penstock._add_tenant_permits(int, text, int) is 'Adds free tenant_permits to a tenant, or takes some away.';
+comment on function penstock._add_tenant_permits is 'Adds free permits to a tenant, or takes some away.';
+
+-- With the queue's lock held exclusively, and no message that holds a permit of its tenant.
+create or replace function penstock._forget_tenants(queue_id int) returns void
+language sql
+as $$
+    delete from penstock.permits p where p.queue_id = _forget_tenants.queue_id and p.tenant is not null;
+    delete from penstock.tenants t where t.queue_id = _forget_tenants.queue_id;
+$$;
+comment on function penstock._forget_tenants is 'Removes the tenants of a queue and their permits: all have theirs again when they come next.';
 
 create or replace function penstock._anything_waits(queue_id int) returns boolean
 language plpgsql
@@ -624,8 +648,7 @@ begin
         return;
     end if;
     if before is null or after is null then
-        delete from penstock.permits p where p.queue_id = queue_id and p.kind in (4, 14, 24);
-        delete from penstock.tenants t where t.queue_id = queue_id;
+        perform penstock._forget_tenants(queue_id);
     end if;
     if before is null then
         perform penstock._begin_tenant_cap(queue_id, after);

@@ -14,11 +14,15 @@ declare
         $$'{40,30,20,10}'::integer[]$$,
         $$(((publishers IS NULL) = (consumers IS NULL)) AND ((publishers IS NULL) = (viewers IS NULL)))$$,
         $$((char_length(name) >= 1) AND (char_length(name) <= 255))$$,
+        $$((priority IS NULL) <> (tenant IS NULL))$$,
+        $$(COALESCE((priority)::integer, 4) + (10 * (strpos('fdr'::text, (status)::text) - 1)))$$,
         $$(expires_at IS NOT NULL)$$,
-        $$(kind = 4)$$,
+        $$(kind >= 20)$$,
         $$(missed = ANY (ARRAY['skip'::text, 'one'::text, 'all'::text]))$$,
         $$(parked_as IS NOT NULL)$$,
         $$(reason = ANY (ARRAY['failed'::text, 'no_attempts_left'::text, 'expired'::text]))$$,
+        $$(status = ANY (ARRAY['f'::"char", 'd'::"char", 'r'::"char"]))$$,
+        $$(tenant IS NOT NULL)$$,
         $$0$$,
         $$1.0$$,
         $$256000000$$,
@@ -32,6 +36,7 @@ declare
         $$ranked_by_tenant$$,
         $$false$$,
         $$only_row$$,
+        $$redelivered$$,
         $$true$$
     ];
     found_here text;
