@@ -123,8 +123,10 @@ with counted as (
 select 'permits do not add up: ' || to_jsonb(e)::text || ' free ' || coalesce(p.free, 0)
     || ' held ' || coalesce(h.held, 0)
 from (select e.*, e.tenant collate "C" as key from expected e) e
-left join permits p on (p.queue_id, p.tenant) = (e.queue_id, e.key) and p.priority is not distinct from e.priority
-left join holders h on (h.queue_id, h.tenant) = (e.queue_id, e.key) and h.priority is not distinct from e.priority
+left join permits p
+    on (p.queue_id, p.tenant) = (e.queue_id, e.key) and p.priority is not distinct from e.priority
+left join holders h
+    on (h.queue_id, h.tenant) = (e.queue_id, e.key) and h.priority is not distinct from e.priority
 where coalesce(p.free, 0) + coalesce(h.held, 0) <> e.permits
 union all
 select 'permit of a tenant that is not known: ' || to_jsonb(p)::text
@@ -147,7 +149,8 @@ where (
         t.permits is distinct from q.tenant_max_active
         or q.tenant_max_active is null
         or exists (
-            select from penstock.permits p where (p.queue_id, p.status, p.tenant) = (w.queue_id, 'f', w.tenant)
+            select from penstock.permits p
+            where (p.queue_id, p.status, p.tenant) = (w.queue_id, 'f', w.tenant)
         )
     )
     and not exists (select from penstock.line_checks c where (c.queue_id, c.tenant) = (w.queue_id, w.tenant))

@@ -177,7 +177,7 @@ def test_claim_x_alter(spec18: Spec, claim_commits: bool, cap: int) -> None:
     ],
 )
 def test_settle_x_alter(spec: Spec, settle: str, alter_commits_first: bool, cap: int) -> None:
-    """Permits that come back while the cap is being changed: who settles cannot see what will be owed."""
+    """Permits that are returned while the cap changes: the call that settles cannot see the debts to come."""
     a, b = spec.sessions(2)
     queue(a, max_active=4, **LINE)
     a.send("q", 20)
@@ -360,7 +360,7 @@ def test_claim_x_alter_that_sets_a_cap_for_tenants(spec18: Spec, claim_commits: 
 
 @pytest.mark.parametrize("publisher_commits", [True, False])
 def test_publish_x_alter_of_the_tenants_cap(spec18: Spec, publisher_commits: bool) -> None:
-    """Seats that a publisher is about to take when the cap is lowered."""
+    """Permits of a tenant that a publisher is about to take when the cap is lowered."""
     a, b = spec18.sessions(2)
     queue(a, tenant_max_active=4)
     a.send("q", tenant="acme")

@@ -126,14 +126,14 @@ def check_tenant_permits(model: Model, snapshot: Snapshot) -> None:
         tenant_permits = snapshot.tenant_permits[queue.name]
         queue.lines = {tenant or None: listed for tenant, (listed, *_) in tenant_permits.items()}
         if queue.cap is None:
-            assert tenant_permits == {}, f"queue {queue.name} has tenant_permits without a cap"
+            assert tenant_permits == {}, f"queue {queue.name} has permits of tenants without a cap"
             continue
         for tenant in {*tenant_permits, *(m.tenant or "" for m in queue.messages.values())}:
             # A tenant not listed has all permits; one listed before the cap was raised gets more later.
             listed, free, debts, deferred = tenant_permits.get(tenant, (0, 0, 0, 0))
             actual = (free - debts + queue.cap - listed, deferred)
             counted = queue.free_tenant_permits(tenant or None), queue.deferred_tenant_permits[tenant or None]
-            assert actual == counted, f"tenant_permits of tenant {tenant!r} in queue {queue.name}"
+            assert actual == counted, f"permits of tenant {tenant!r} in queue {queue.name}"
             assert not (free and debts), (
                 f"tenant {tenant!r} has debts in queue {queue.name}, and free permits"
             )

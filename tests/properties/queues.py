@@ -62,7 +62,7 @@ class Queue:
             return None
         return message
 
-    # permits and tenant_permits
+    # permits
 
     @property
     def quotas(self) -> tuple[int, ...] | None:
@@ -89,7 +89,7 @@ class Queue:
         return Counter(m.permit for m in self.state("active")) + Counter[int | None](self.permits.deferred)
 
     def free_tenant_permits(self, tenant: str | None) -> int:
-        """Less than none: so many are owed."""
+        """Less than none: so many debts."""
         assert self.cap is not None
         held = sum(m.holds_tenant_permit and m.tenant == tenant for m in self.state("ready", "active"))
         return self.cap - held - self.deferred_tenant_permits[tenant]
@@ -104,7 +104,7 @@ class Queue:
             self.returned[message.tenant] += 1
 
     def hand_on(self, at: datetime, *, snapshot: bool = False) -> None:
-        """Permits that were given back are free, tenant_permits go to the next; what is owed is paid first.
+        """Returned permits repay debts, or are free; those of tenants go to the next message that waits.
 
         Under a snapshot that cannot see all, that is left to the next look.
         """
@@ -214,7 +214,7 @@ class Queue:
         self.entries.append(Entry(message, kind))
 
     def give_tenant_permits(self, messages: Sequence[Message]) -> None:
-        """As far as there are tenant_permits; behind what waits of a tenant they line up."""
+        """As far as its tenant has permits; behind what waits of a tenant they line up."""
         waiting = {m.tenant for m in self.state("waiting")}
         for tenant in ({m.tenant for m in messages} & self.lines.keys()) - waiting:
             own = [m for m in messages if m.tenant == tenant]
@@ -307,8 +307,8 @@ class Queue:
     def promote(self, at: datetime, in_line: Collection[int]) -> int:
         """Messages that are due: as new ones, or beside others where they are retried.
 
-        Seats are given by priority and due time. Of those due at the same time the engine chooses: by
-        in_line, what is ready or active after the step.
+        Permits of tenants are given by priority and due time. Of those due at the same time the engine
+        chooses: by in_line, what is ready or active after the step.
         """
         due = [m for m in self.state("scheduled") if m.due_at is not None and m.due_at <= at]
         stale = [m for m in due if m.over(at)]
@@ -364,7 +364,7 @@ class Queue:
         self.permits.free = free
 
     def heads(self) -> tuple[int | None, ...]:
-        """The first rank of each priority, of what waits aside, of the permits and tenant_permits."""
+        """The first rank of each priority, of what waits aside, of the permits of priorities and tenants."""
         ready = (line[0].rank if (line := self.line(p)) else None for p in PRIORITIES)
         return (*ready, *self.heads_aside)
 

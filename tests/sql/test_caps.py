@@ -45,7 +45,7 @@ def connect(connect18: Connect) -> Connect:
 
 @pytest.fixture(autouse=True)
 def nothing_is_broken(engine: Engine) -> Iterator[None]:
-    """At the end of each test what is free, owed and held adds up, and all else that must hold does."""
+    """At the end of each test permits and debts add up, and all other invariants hold."""
     yield
     assert broken(engine.connection) == []
 
@@ -180,7 +180,7 @@ def test_a_cap_that_is_lowered_and_raised_again(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("by", ["consume", "maintain"])
-def test_leases_that_are_over_pay_what_is_owed(engine: Engine, clock: Clock, by: str) -> None:
+def test_leases_that_are_over_repay_debts(engine: Engine, clock: Clock, by: str) -> None:
     engine.queue("q", max_active=6, **ALL_URGENT)
     urgent(engine)
     take_all(engine, vt_seconds=10)
@@ -193,7 +193,7 @@ def test_leases_that_are_over_pay_what_is_owed(engine: Engine, clock: Clock, by:
     assert active(engine) == {0: 2}
 
 
-def test_purge_pays_what_is_owed(engine: Engine) -> None:
+def test_purge_repays_debts(engine: Engine) -> None:
     engine.queue("q", max_active=6, **ALL_URGENT)
     urgent(engine)
     take_all(engine)
@@ -204,7 +204,7 @@ def test_purge_pays_what_is_owed(engine: Engine) -> None:
 
 @strict
 @pytest.mark.parametrize("settle", [ack, nack_with_delay, reject])
-def test_what_is_settled_under_an_old_snapshot_pays_what_is_owed_too(
+def test_what_is_settled_under_an_old_snapshot_repays_debts_too(
     engine: Engine, connect: Connect, level: str, settle: Callable[[Engine, Row], None]
 ) -> None:
     engine.queue("q", max_active=6, **ALL_URGENT)
@@ -267,7 +267,7 @@ def test_a_cap_that_is_taken_away_and_set_again(engine: Engine) -> None:
     assert active(engine) == {0: 4}
 
 
-def test_owed_permits_are_forgotten_when_the_cap_is_taken_away(engine: Engine) -> None:
+def test_debts_are_forgotten_when_the_cap_is_taken_away(engine: Engine) -> None:
     engine.queue("q", max_active=6, **ALL_URGENT)
     urgent(engine)
     take_all(engine)

@@ -253,8 +253,8 @@ begin
     perform penstock._change_tenant_cap(queue, tenant_cap, altered.tenant_max_active);
 end
 $$;
-comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes no message away from its consumer: a priority or tenant that has too many active gets nothing more until enough of them are settled, and in all never more are active than when the cap was lowered. To change a cap waits for open transactions that have published to the queue, or claimed or settled messages of it; after a minute it gives up with an error.';
+comment on function penstock.alter_queue is
+    'Changes settings of a queue; null leaves a setting as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. Published messages keep their time to live. A priority or tenant that has more active than a new cap allows gets nothing until enough are settled. Changing a cap waits up to a minute for open transactions that published to, claimed from or settled in the queue.';
 
 create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer

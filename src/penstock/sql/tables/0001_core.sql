@@ -265,7 +265,7 @@ create table penstock.tenants (
 );
 comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of permits that each has, free or held. Written by consume and maintain() when a tenant comes, and when the cap was changed.';
 
--- A line is what one tenant has in one queue. The rule is told in tenants.sql.
+-- A line is what one tenant has in one queue. line_checks.sql has the rule.
 create table penstock.line_checks (
     queue_id int not null,
     seen_full boolean not null,
