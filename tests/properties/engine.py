@@ -103,20 +103,23 @@ select
                         )
                         and not exists (
                             select from penstock.permits p
-                            where (p.queue_id, p.kind, p.tenant) = (q.id, 4, c.tenant)
+                            where (p.queue_id, p.status, p.tenant) = (q.id, 'f', c.tenant)
                         )
                     )
                 )
-                else (select min(p.rank) from penstock.permits p where p.queue_id = q.id and p.kind = k)
+                else (
+                    select min(p.rank) from penstock.permits p
+                    where p.queue_id = q.id and p.status = 'f' and coalesce(p.priority, 4) = k
+                )
             end from generate_series(-1, 5) k order by k
         )) from penstock.queues q
     ) as heads_aside,
     (select jsonb_object_agg(q.name, q.quotas) from penstock.queues q) as quotas,
     (
         select jsonb_object_agg(q.name, (
-            select coalesce(jsonb_agg(jsonb_build_array(p.kind, p.tenant, p.n)), '[]') from (
-                select kind, tenant, count(*) as n
-                from penstock.permits where queue_id = q.id and kind % 10 < 4 group by 1, 2
+            select coalesce(jsonb_agg(jsonb_build_array(p.status, p.priority, p.n)), '[]') from (
+                select status, priority, count(*) as n
+                from penstock.permits where queue_id = q.id and priority is not null group by 1, 2
             ) p
         )) from penstock.queues q
     ) as permits,
@@ -124,8 +127,8 @@ select
         select jsonb_object_agg(q.name, (
             select coalesce(jsonb_object_agg(t.tenant, (
                 select jsonb_build_array(
-                    t.permits, count(*) filter (where p.kind = 4), count(*) filter (where p.kind = 14),
-                    count(*) filter (where p.kind = 24)
+                    t.permits, count(*) filter (where p.status = 'f'), count(*) filter (where p.status = 'd'),
+                    count(*) filter (where p.status = 'r')
                 )
                 from penstock.permits p where p.queue_id = q.id and p.tenant = t.tenant
             )), '{}') from penstock.tenants t where t.queue_id = q.id
@@ -159,10 +162,10 @@ class Snapshot:
     floors: dict[str, tuple[int, ...]]
     heads_aside: dict[str, tuple[int | None, ...]]
     quotas: dict[str, list[int] | None]
-    permits: dict[str, list[tuple[int, str, int]]]
-    """By kind, and to which priority they are owed."""
+    permits: dict[str, list[tuple[str, int, int]]]
+    """How many of each status and priority."""
     tenant_permits: dict[str, dict[str, tuple[int, int, int, int]]]
-    """Of each tenant that is listed: its tenant_permits, and those that are free, owed, put aside."""
+    """Of each tenant that is listed: how many permits it has; free ones, debts, deferred ones."""
     keys: dict[str, dict[str, int]]
     payloads: list[int]
     orphans: list[int]

@@ -76,9 +76,9 @@ class Message:
     completed_at: datetime | None = None
     result: int | None = None
     permit: int | None = None
-    """The line that it holds a permit of, while it is active in a queue with max_active."""
+    """The priority whose permit it holds, while it is active in a queue with max_active."""
     holds_tenant_permit: bool = False
-    """Whether it holds a seat of its tenant, while it is ready or active, under tenant_max_active."""
+    """Whether it holds a permit of its tenant, while it is ready or active, under tenant_max_active."""
     turn: tuple[bool, int] = (True, 0)
     """Where it waits aside: those that come back first, then as they came."""
     entered_as: str = ""

@@ -216,7 +216,7 @@ begin
             if queue.capped then
                 select s.rank into head
                 from penstock.permits s
-                where s.queue_id = queue.id and s.kind = p and s.tenant = '' and s.rank >= queue.permit_ranks[p + 1]
+                where s.queue_id = queue.id and s.status = 'f' and s.priority = p and s.rank >= queue.permit_ranks[p + 1]
                 order by s.rank limit 1;
                 behind := behind or head > queue.permit_ranks[p + 1];
             end if;
@@ -229,8 +229,8 @@ begin
             behind := behind or head > queue.waiting_rank;
             select s.rank into head
             from penstock.permits s
-            where s.queue_id = queue.id and s.sweep_queue_id = queue.id and s.kind = 4 and s.rank >= queue.permit_ranks[5]
-            order by s.rank limit 1;
+            where s.queue_id = queue.id and s.status = 'f' and s.priority is null and s.rank >= queue.permit_ranks[5]
+            order by s.priority, s.rank limit 1;
             behind := behind or head > queue.permit_ranks[5] or head < penstock._last_id() - 10000 or penstock._any_check(queue.id, true);
         end if;
         -- An empty queue shows no rank to rise to. Where looking took a while, it was over the dead.

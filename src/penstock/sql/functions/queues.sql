@@ -102,7 +102,7 @@ begin
             insert into penstock.floors (queue_id, tick, ranks)
             values (wanted.id, nextval('penstock.floor_ticks'), '{0,0,0,0}');
             if wanted.quotas is not null then
-                perform penstock._change_quotas(wanted.id, null, wanted.quotas);
+                perform penstock._change_quotas(wanted.id, wanted.quotas);
             end if;
             return wanted.id;
         end if;
@@ -201,13 +201,13 @@ begin
         plain_tops = altered.plain_tops
     where q.id = altered.id;
     if altered.quotas is distinct from quotas then
-        perform penstock._change_quotas(queue, quotas, altered.quotas);
+        perform penstock._change_quotas(queue, altered.quotas);
     end if;
     perform penstock._change_tenant_cap(queue, tenant_cap, altered.tenant_max_active);
 end
 $$;
-comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To change a cap waits for open transactions that have published to the queue, or claimed or settled messages of it; after a minute it gives up with an error.';
+comment on function penstock.alter_queue is
+    'Changes settings of a queue; null leaves a setting as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. Published messages keep their time to live. A priority or tenant that has more active than a new cap allows gets nothing until enough are settled. Changing a cap waits up to a minute for open transactions that published to, claimed from or settled in the queue.';
 
 create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer
