@@ -29,7 +29,8 @@ join (
     select 'ready' as state, queue_id, id, priority, rank, null::boolean as redelivered,
         null::smallint as permit, holds_tenant_permit, attempts, attempts_limit, large, published_at,
         expires_at, lifetime,
-        tenant, dedup_key, headers, payload, body, errors, null::timestamptz as due_at, null::timestamptz as vt,
+        tenant, dedup_key, headers, payload, body, errors, null::timestamptz as due_at,
+        null::timestamptz as vt,
         null::text as token, null::timestamptz as claimed_at, null::text as reason,
         null::timestamptz as moved_at, null::text as last_error, null::timestamptz as completed_at,
         null::jsonb as result
@@ -61,7 +62,8 @@ join (
     union all
     select 'done', queue_id, id, priority, null, null, null, null, attempts, null, null, published_at, null,
         null,
-        tenant, null, headers, payload, body, errors, null, null, token, claimed_at, null, null, null, completed_at, result
+        tenant, null, headers, payload, body, errors, null, null, token, claimed_at, null,
+        null, null, completed_at, result
     from penstock.done
 ) m on m.queue_id = q.id
 """

@@ -81,7 +81,7 @@ begin
                 array_agg(d.permit) filter (where d.permit is not null) as permits
             into removed from deleted d;
             -- Nobody is left who could hold a tenant_permit: all tenants have theirs again.
-            delete from penstock.permits p where p.queue_id = queue_id and p.kind in (4, 14, 24);
+            delete from penstock.permits p where p.queue_id = queue_id and p.tenant is not null;
             delete from penstock.tenants t where t.queue_id = queue_id;
             delete from penstock.line_checks c where c.queue_id = queue_id;
             if removed.permits is not null then

@@ -91,16 +91,13 @@ begin
     with removed as (
         delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
     ), put as (
-        insert into penstock.ready as r
-            (queue_id, priority, rank, id, attempts, attempts_limit, large, ranked_by_tenant, holds_tenant_permit, published_at, expires_at, lifetime, tenant, dedup_key,
-             headers, payload, body, errors)
+        insert into penstock.ready as r (queue_id, ranked_by_tenant, holds_tenant_permit, rank, /*carried*/)
         select
-            queue_id, g.priority,
+            queue_id, true, holds_tenant_permit,
             g.nth + max(
                 case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, true, next_ranks, null, plain_tops) end
             ) over (partition by g.tenant, g.priority),
-            g.id, g.attempts, g.attempts_limit, g.large, true, holds_tenant_permit, g.published_at, g.expires_at, g.lifetime, g.tenant, g.dedup_key,
-            g.headers, g.payload, g.body, g.errors
+            /*carried g*/
         from (select x.*, row_number() over (partition by x.tenant, x.priority order by x.redelivered desc, x.rank) as nth from removed x) g
         returning r.tenant, r.rank
     )
@@ -187,12 +184,8 @@ begin
     with removed as (
         delete from penstock.ready r where r.queue_id = queue_id returning r.*
     )
-    insert into penstock.waiting
-        (queue_id, sweep_queue_id, id, priority, redelivered, rank, attempts, attempts_limit, large, published_at, expires_at, lifetime, tenant, dedup_key,
-         headers, payload, body, errors)
-    select
-        queue_id, queue_id, g.id, g.priority, g.attempts > 0, nextval('penstock.message_ids'), g.attempts, g.attempts_limit, g.large, g.published_at,
-        g.expires_at, g.lifetime, g.tenant, g.dedup_key, g.headers, g.payload, g.body, g.errors
+    insert into penstock.waiting (queue_id, sweep_queue_id, redelivered, rank, /*carried*/)
+    select queue_id, queue_id, g.attempts > 0, nextval('penstock.message_ids'), /*carried g*/
     from (select x.* from removed x order by x.rank, x.id) g;
     update penstock.active a set holds_tenant_permit = true where a.queue_id = queue_id;
     for held in select a.tenant, count(*)::int as n from penstock.active a where a.queue_id = queue_id group by a.tenant loop

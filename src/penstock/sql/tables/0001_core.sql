@@ -244,13 +244,10 @@ create table penstock.permits (
     priority smallint,
     rank bigint not null,
     tenant text collate "C",
-    -- Only for _due(), consume_tasks() and _purge_queue(), until these call functions of permits.sql and tenants.sql.
-    kind smallint generated always as (coalesce(priority, 4) + 10 * (strpos('fdr', status::text) - 1)) stored,
     check ((priority is null) <> (tenant is null))
 );
 create index permits_order on penstock.permits (queue_id, status, priority, rank);
 create index permits_tenant on penstock.permits (tenant, queue_id, status, rank) where tenant is not null;
-create index permits_kind on penstock.permits (queue_id, kind) where kind >= 20;
 comment on table penstock.permits is 'Permits of queues with caps that no message holds, in the order in which they were returned; and debts.';
 comment on column penstock.permits.status is
     'f: free. d: a debt, repaid by the next permit of the priority or tenant that is returned. r: returned, but deferred: consume and maintain() make it free.';
