@@ -119,13 +119,17 @@ begin
         -- With the lock held: the floor may have been raised since it was read.
         select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
         if found then
-            if everything then
+            -- Not by the time that the look took: a slow machine would find it dear, and a fast one cheap over the dead.
+            if everything and spent < interval '1 ms' then
                 blocks := penstock._blocks_of_sweeps();
-                perform from penstock._due(queue_id, at, since, has_waiting, false);
-                blocks := penstock._blocks_of_sweeps() - blocks;
+                if blocks > 30 then
+                    perform from penstock._due(queue_id, at, since, has_waiting, false);
+                    blocks := penstock._blocks_of_sweeps() - blocks;
+                end if;
             end if;
             perform penstock._append_floor(
-                newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end, blocks <= 30, passed_over
+                newest, newest.ranks, at, case when everything then at + least(interval '1 minute', spent * 50) end,
+                case when everything then coalesce(blocks <= 30, false) end, passed_over
             );
         end if;
     end if;
