@@ -322,8 +322,8 @@ begin
                 and not exists (select from penstock.permits d where d.tenant = idle.tenant and d.queue_id = queue_id and d.status = 'd')
             returning t.tenant
         )
-        insert into penstock.permits (queue_id, status, rank, tenant)
-        select queue_id, 'f', nextval('penstock.message_ids'), idle.tenant from removed g where not exists (select from known);
+        insert into penstock.permits (queue_id, status, rank, tenant, kind)
+        select queue_id, 'f', nextval('penstock.message_ids'), idle.tenant, 4 from removed g where not exists (select from known);
     end loop;
 end
 $$;

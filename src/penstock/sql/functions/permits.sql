@@ -131,8 +131,8 @@ begin
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
         or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
     then
-        insert into penstock.permits (queue_id, status, priority, rank, tenant)
-        select q.id, 'r', r.priority, nextval('penstock.message_ids'), r.tenant
+        insert into penstock.permits (queue_id, status, priority, rank, tenant, kind)
+        select q.id, 'r', r.priority, nextval('penstock.message_ids'), r.tenant, coalesce(r.priority, 4) + 20
         from penstock.queues q
         cross join lateral (
             select k as priority, null as tenant from unnest(kinds) k where k is not null and q.quotas is not null
@@ -177,8 +177,8 @@ begin
             cross join lateral generate_series(1, penstock._repay(queue_id, r.priority, r.n))
         );
     end if;
-    insert into penstock.permits (queue_id, status, priority, rank)
-    select queue_id, 'f', k, nextval('penstock.message_ids') from unnest(kinds) k;
+    insert into penstock.permits (queue_id, status, priority, rank, kind)
+    select queue_id, 'f', k, nextval('penstock.message_ids'), k from unnest(kinds) k;
 end
 $$;
 comment on function penstock._return_permits is 'Repays debts with returned permits, given as priorities; the rest is free.';
@@ -278,8 +278,10 @@ begin
     update penstock.active a set permit = x.permit
     from assigned x where a.queue_id = queue_id and a.id = x.id and a.permit is distinct from x.permit;
 
-    insert into penstock.permits (queue_id, status, priority, rank)
-    select queue_id, case when p.free > 0 then 'f' else 'd' end::"char", s - 1, nextval('penstock.message_ids')
+    insert into penstock.permits (queue_id, status, priority, rank, kind)
+    select
+        queue_id, case when p.free > 0 then 'f' else 'd' end::"char", s - 1, nextval('penstock.message_ids'),
+        s - 1 + case when p.free > 0 then 0 else 10 end
     from generate_subscripts(quotas, 1) s
     cross join lateral (
         select quotas[s] - count(*) as free from penstock.active a where a.queue_id = queue_id and a.permit = s - 1

@@ -42,8 +42,8 @@ begin
         select queue_id, t.tenant, cap from unnest(opened) t(tenant) where penstock._tenant_permits_of(queue_id, t.tenant) is null
         returning k.tenant
     )
-    insert into penstock.permits (queue_id, status, rank, tenant)
-    select queue_id, 'f', nextval('penstock.message_ids'), m.tenant
+    insert into penstock.permits (queue_id, status, rank, tenant, kind)
+    select queue_id, 'f', nextval('penstock.message_ids'), m.tenant, 4
     from made m cross join generate_series(1, cap);
 end
 $$;
@@ -194,8 +194,8 @@ comment on function penstock._return_tenant_permits is
 create or replace function penstock._free_tenant_permits(queue_id int, tenants text[], numbers int[]) returns void
 language sql
 as $$
-    insert into penstock.permits (queue_id, status, rank, tenant)
-    select queue_id, 'f', nextval('penstock.message_ids'), t.tenant
+    insert into penstock.permits (queue_id, status, rank, tenant, kind)
+    select queue_id, 'f', nextval('penstock.message_ids'), t.tenant, 4
     from unnest(tenants, numbers) t(tenant, n) cross join generate_series(1, t.n)
 $$;
 comment on function penstock._free_tenant_permits is 'Adds free permits to tenants, so many to each.';
@@ -251,8 +251,8 @@ begin
         order by x.rank limit abs(more) for update skip locked
     ));
     get diagnostics removed = row_count;
-    insert into penstock.permits (queue_id, status, rank, tenant)
-    select queue_id, added, nextval('penstock.message_ids'), tenant from generate_series(1, abs(more) - removed);
+    insert into penstock.permits (queue_id, status, rank, tenant, kind)
+    select queue_id, added, nextval('penstock.message_ids'), tenant, case added when 'f' then 4 else 14 end from generate_series(1, abs(more) - removed);
 end
 $$;
 comment on function penstock._add_tenant_permits is 'Adds free permits to a tenant, or takes some away.';
