@@ -129,6 +129,10 @@ left join holders h
     on (h.queue_id, h.tenant) = (e.queue_id, e.key) and h.priority is not distinct from e.priority
 where coalesce(p.free, 0) + coalesce(h.held, 0) <> e.permits
 union all
+select 'permit that is not one: ' || to_jsonb(p)::text
+from penstock.permits p
+where p.status not in ('f', 'd', 'r') or (p.priority is null) = (p.tenant is null)
+union all
 select 'permit of a tenant that is not known: ' || to_jsonb(p)::text
 from permits p
 where p.priority is null and not exists (

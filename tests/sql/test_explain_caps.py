@@ -123,8 +123,7 @@ def test_tenants_take_turns_in_the_line(engine: Engine) -> None:
 
 
 def test_a_cap_that_was_lowered(engine: Engine) -> None:
-    shares = {"priority_shares": [0, 0, 100, 0]}
-    claimed = full(engine, max_active=4, **shares)
+    claimed = full(engine, max_active=4, priority_shares=[0, 0, 100, 0])
     message_id = engine.send("q")
     engine.value("alter_queue", "q", max_active=2)
     held = "ready: held back by max_active 2: priority 2 has 2 permits (100 percent), "

@@ -121,7 +121,7 @@ comment on function penstock._capped is 'Whether a queue has a cap: then a call 
 -- Two kinds of caller defer the return (_take_returns): a transaction whose snapshot may be too old to see debts; and a call that found
 -- the queue without a cap, took no lock, and holds rows by now. It must not wait for a session that has the lock and wants those rows.
 -- A list is null, or has no nulls beside other elements.
-create or replace function penstock._make_room(queue_id int, kinds smallint[], tenant_permits text[]) returns void
+create or replace function penstock._make_room(queue_id int, priorities smallint[], tenant_permits text[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -135,15 +135,15 @@ begin
         select q.id, 'r', r.priority, nextval('penstock.message_ids'), r.tenant
         from penstock.queues q
         cross join lateral (
-            select k as priority, null as tenant from unnest(kinds) k where k is not null and q.quotas is not null
+            select k as priority, null as tenant from unnest(priorities) k where k is not null and q.quotas is not null
             union all
             select null, t from unnest(tenant_permits) t where t is not null and q.tenant_max_active is not null
         ) r
         where q.id = queue_id;
         return;
     end if;
-    if kinds[1] is not null then
-        perform penstock._return_permits(queue_id, kinds);
+    if priorities[1] is not null then
+        perform penstock._return_permits(queue_id, priorities);
     end if;
     if tenant_permits[1] is null then
         return;
@@ -160,7 +160,7 @@ comment on function penstock._make_room is
     'Returns the permits of settled messages: by priority, and by tenant.';
 
 -- With the queue's lock held, in READ COMMITTED.
-create or replace function penstock._return_permits(queue_id int, kinds smallint[]) returns void
+create or replace function penstock._return_permits(queue_id int, priorities smallint[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -171,14 +171,14 @@ begin
     end if;
     perform from penstock.permits d where d.queue_id = queue_id and d.status = 'd' and d.priority >= 0 order by d.priority, d.rank limit 1;
     if found then
-        kinds := array(
+        priorities := array(
             select r.priority
-            from (select k.priority, count(*)::int as n from unnest(kinds) k(priority) group by k.priority) r
+            from (select k.priority, count(*)::int as n from unnest(priorities) k(priority) group by k.priority) r
             cross join lateral generate_series(1, penstock._repay(queue_id, r.priority, r.n))
         );
     end if;
     insert into penstock.permits (queue_id, status, priority, rank)
-    select queue_id, 'f', k, nextval('penstock.message_ids') from unnest(kinds) k;
+    select queue_id, 'f', k, nextval('penstock.message_ids') from unnest(priorities) k;
 end
 $$;
 comment on function penstock._return_permits is 'Repays debts with returned permits, given as priorities; the rest is free.';
@@ -221,7 +221,7 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    kinds smallint[];
+    priorities smallint[];
     tenant_permits text[];
 begin
     with removed as (
@@ -233,14 +233,14 @@ begin
         returning p.priority, p.tenant
     )
     select array_agg(g.priority) filter (where g.priority is not null), array_agg(g.tenant) filter (where g.tenant is not null)
-    into kinds, tenant_permits from removed g;
-    if kinds is not null then
-        perform penstock._return_permits(queue_id, kinds);
+    into priorities, tenant_permits from removed g;
+    if priorities is not null then
+        perform penstock._return_permits(queue_id, priorities);
     end if;
     if tenant_permits is not null then
         perform penstock._return_tenant_permits(queue_id, tenant_permits);
     end if;
-    return coalesce(cardinality(kinds), 0) + coalesce(cardinality(tenant_permits), 0);
+    return coalesce(cardinality(priorities), 0) + coalesce(cardinality(tenant_permits), 0);
 end
 $$;
 comment on function penstock._take_returns is 'Returns the permits that _make_room() deferred.';
@@ -279,7 +279,8 @@ begin
     from assigned x where a.queue_id = queue_id and a.id = x.id and a.permit is distinct from x.permit;
 
     insert into penstock.permits (queue_id, status, priority, rank)
-    select queue_id, case when p.free > 0 then 'f' else 'd' end::"char", s - 1, nextval('penstock.message_ids')
+    select
+        queue_id, case when p.free > 0 then 'f' else 'd' end::"char", s - 1, nextval('penstock.message_ids')
     from generate_subscripts(quotas, 1) s
     cross join lateral (
         select quotas[s] - count(*) as free from penstock.active a where a.queue_id = queue_id and a.permit = s - 1
