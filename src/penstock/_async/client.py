@@ -43,6 +43,7 @@ from .call_runner import UNREADABLE_STATES, Progress, Timed, unreadable
 from .connections import AsyncConnections, AsyncOwn, connect
 from .consumer import AsyncConsumer, ConsumeOptions
 from .consumer_runtime import AsyncConsumerRuntime
+from .internals import AsyncInternals
 from .transaction import AsyncTransaction
 
 __all__ = ["AsyncClient"]
@@ -122,6 +123,8 @@ class AsyncClient(AsyncApi):
         self._runtime = AsyncConsumerRuntime(
             self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
         )
+        # For other packages of Penstock; not a part of the API.
+        self.internals = AsyncInternals(self)
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else describe(self._dsn)

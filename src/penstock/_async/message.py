@@ -103,6 +103,14 @@ class AsyncMessage(Generic[T_co]):
     _lease: AsyncLease
 
     @property
+    def internals(self) -> Claimed:
+        """The row that was claimed, with payload and headers as stored.
+
+        For other packages of Penstock; not a part of the API.
+        """
+        return self._claimed
+
+    @property
     def id(self) -> int:
         """The id that publish returned."""
         return self._claimed.message_id

@@ -46,6 +46,7 @@ from .call_runner import UNREADABLE_STATES, Progress, Timed, unreadable
 from .connections import Connections, Own, connect
 from .consumer import ConsumeOptions, Consumer
 from .consumer_runtime import ConsumerRuntime
+from .internals import Internals
 from .transaction import Transaction
 
 __all__ = ["Client"]
@@ -125,6 +126,8 @@ class Client(Api):
         self._runtime = ConsumerRuntime(
             self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
         )
+        # For other packages of Penstock; not a part of the API.
+        self.internals = Internals(self)
 
     def __repr__(self) -> str:
         where = "the embedded server" if self._dsn is None else describe(self._dsn)

@@ -346,5 +346,5 @@ def _environment(message: AsyncMessage[Any]) -> dict[str, str]:
         "PENSTOCK_ATTEMPT": str(message.attempt),
         "PENSTOCK_PRIORITY": str(message.priority),
         "PENSTOCK_TENANT": message.tenant or "",
-        "PENSTOCK_HEADERS": message._claimed.headers or "{}",
+        "PENSTOCK_HEADERS": message.internals.headers or "{}",
     }

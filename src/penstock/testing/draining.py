@@ -146,7 +146,7 @@ class Drain:
 
     async def _claim(self, queue_name: str) -> Claimed | None:
         try:
-            timed = await self._client._attempt(
+            timed = await self._client.internals.attempt(
                 calls.consume_messages_batch(queue_name, self._parts[0].token, LEASE_SECONDS, 1)
             )
         except QueueNotFound:
@@ -261,7 +261,7 @@ class Drain:
 
     async def _give_back(self) -> None:
         for receipt in self._strangers:
-            await self._client._run(calls.release_message(receipt, 0))
+            await self._client.internals.run(calls.release_message(receipt, 0))
 
 
 def _task_name(row: Claimed) -> str | None:

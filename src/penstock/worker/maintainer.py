@@ -42,5 +42,5 @@ class Maintainer:
         self._claimed = 0
         # maintain() takes messages away from consumers whose leases are over: it must not find ours.
         await self._leases.catch_up()
-        timed = await self._client._attempt(calls.maintain())
+        timed = await self._client.internals.attempt(calls.maintain())
         return timed.result

@@ -51,7 +51,7 @@ MOST_ACKS = 1000
 
 def stored(message: Message[Any] | AsyncMessage[Any]) -> str | bytes:
     """Text of JSON, or bytes: as it is in the database, which may hold numbers that Python would round."""
-    return message._claimed.stored
+    return message.internals.stored
 
 
 def line(message: Message[Any]) -> bytes:
@@ -78,7 +78,7 @@ def envelope(message: Message[Any]) -> bytes:
         "id": message.id,
         "queue_name": message.queue_name,
         "payload": Raw(found.encode()) if isinstance(found, str) else None,
-        "headers": Raw((message._claimed.headers or "{}").encode()),
+        "headers": Raw((message.internals.headers or "{}").encode()),
         "priority": message.priority,
         "tenant": message.tenant,
         "attempt": message.attempt,

@@ -1,0 +1,66 @@
+"""What other packages of Penstock need of a client beyond its public methods. Not a part of the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.concurrency import AsyncFlag
+from penstock.deadlines import SilenceLog
+from penstock.sql_call import Call
+
+if TYPE_CHECKING:
+    from .call_runner import Timed
+    from .client import AsyncClient
+
+__all__ = ["AsyncInternals"]
+
+T = TypeVar("T")
+
+
+class AsyncInternals:
+    """The calls, connections and notifications of a client, for the worker and its like."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    # Calls
+
+    async def run(self, call: Call[T]) -> T:
+        """Run a call as the methods of the client do, with their retries."""
+        return await self._client._run(call)
+
+    async def attempt(self, call: Call[T], *, beyond: bool = False) -> Timed[T]:
+        """Run a call once: the caller has its own patience. beyond: even if all connections are in use."""
+        return await self._client._attempt(call, beyond=beyond)
+
+    # Connections
+
+    def set_on_connections(self, *statements: str) -> None:
+        """Run these statements on each connection that the client opens from now on."""
+        self._client._settings = statements
+
+    @property
+    def silence_log(self) -> SilenceLog:
+        return self._client._silence_log
+
+    def share_silence_log(self, log: SilenceLog) -> None:
+        """Log connections that fell silent together with those of another client."""
+        self._client._silence_log = log
+
+    def be_quiet(self) -> None:
+        """The caller reports trouble with the database. It does not know of trouble with listen_dsn."""
+        self._client._be_quiet()
+
+    def abandon(self) -> None:
+        """Let go of all connections at once, without a word to the server."""
+        self._client._abandon()
+
+    # Notifications
+
+    async def listen(self, queue_name: str, flag: AsyncFlag) -> str | None:
+        """Set the flag when there is something in the queue; the channel, if that is known already."""
+        return await self._client._runtime.listen(queue_name, flag)
+
+    def hears(self, channel: str) -> bool:
+        """Whether notifications of a channel arrive at present."""
+        return self._client._runtime.hears(channel)

@@ -1,0 +1,69 @@
+# Written by tools/unasync.py from src/penstock/_async/internals.py:
+# change that, run `make generate`.
+
+"""What other packages of Penstock need of a client beyond its public methods. Not a part of the API."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.concurrency import Flag
+from penstock.deadlines import SilenceLog
+from penstock.sql_call import Call
+
+if TYPE_CHECKING:
+    from .call_runner import Timed
+    from .client import Client
+
+__all__ = ["Internals"]
+
+T = TypeVar("T")
+
+
+class Internals:
+    """The calls, connections and notifications of a client, for the worker and its like."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    # Calls
+
+    def run(self, call: Call[T]) -> T:
+        """Run a call as the methods of the client do, with their retries."""
+        return self._client._run(call)
+
+    def attempt(self, call: Call[T], *, beyond: bool = False) -> Timed[T]:
+        """Run a call once: the caller has its own patience. beyond: even if all connections are in use."""
+        return self._client._attempt(call, beyond=beyond)
+
+    # Connections
+
+    def set_on_connections(self, *statements: str) -> None:
+        """Run these statements on each connection that the client opens from now on."""
+        self._client._settings = statements
+
+    @property
+    def silence_log(self) -> SilenceLog:
+        return self._client._silence_log
+
+    def share_silence_log(self, log: SilenceLog) -> None:
+        """Log connections that fell silent together with those of another client."""
+        self._client._silence_log = log
+
+    def be_quiet(self) -> None:
+        """The caller reports trouble with the database. It does not know of trouble with listen_dsn."""
+        self._client._be_quiet()
+
+    def abandon(self) -> None:
+        """Let go of all connections at once, without a word to the server."""
+        self._client._abandon()
+
+    # Notifications
+
+    def listen(self, queue_name: str, flag: Flag) -> str | None:
+        """Set the flag when there is something in the queue; the channel, if that is known already."""
+        return self._client._runtime.listen(queue_name, flag)
+
+    def hears(self, channel: str) -> bool:
+        """Whether notifications of a channel arrive at present."""
+        return self._client._runtime.hears(channel)
