@@ -49,6 +49,10 @@ class AsyncTransaction(AsyncApi, Generic[C]):
         self._join([message])
         await super()._settle(message, call)
 
+    def _mark(self, message: Settleable, *, settled: bool) -> None:
+        self._join([message])
+        super()._mark(message, settled=settled)
+
     async def ack_many(
         self, messages: Iterable[Settleable], *, results: Sequence[object] | None = None
     ) -> list[Receipt]:

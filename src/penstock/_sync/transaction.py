@@ -52,6 +52,10 @@ class Transaction(Api, Generic[C]):
         self._join([message])
         super()._settle(message, call)
 
+    def _mark(self, message: Settleable, *, settled: bool) -> None:
+        self._join([message])
+        super()._mark(message, settled=settled)
+
     def ack_many(
         self, messages: Iterable[Settleable], *, results: Sequence[object] | None = None
     ) -> list[Receipt]:
