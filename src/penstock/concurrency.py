@@ -370,14 +370,14 @@ class AsyncBlock:
     def watch(self, deadline: Callable[[], float], lose: Callable[[], None]) -> None:
         """Call `lose` at the deadline, which may be put off meanwhile."""
 
-        def look() -> None:
+        def check() -> None:
             if now() >= deadline():
                 lose()
             else:
                 self.watch(deadline, lose)
 
         delay = max(0.0, deadline() - now())
-        self._timer = asyncio.get_running_loop().call_later(delay, look)
+        self._timer = asyncio.get_running_loop().call_later(delay, check)
 
     def cancel(self) -> None:
         # One that finds out itself, by a call of its own, is told by that.

@@ -134,7 +134,7 @@ class Consumer(Generic[T_co]):
     def _next(self) -> Message[T_co] | None:
         """The next message; None after waiting for so long, or when stopped."""
         deadline = math.inf if self._wait is None else now() + self._wait
-        pause, told = FIRST_POLL_SECONDS, False
+        pause, is_reported = FIRST_POLL_SECONDS, False
         while not self._stopped:
             if (message := self._next_unread()) is not None:
                 return message
@@ -146,13 +146,13 @@ class Consumer(Generic[T_co]):
             except (ConnectionLost, DatabaseUnavailable) as exc:
                 if now() >= deadline:
                     raise
-                if not told:
+                if not is_reported:
                     logger.warning("waiting for the database, to consume from %r: %s", self.queue_name, exc)
-                told = True
+                is_reported = True
             else:
-                if told:
+                if is_reported:
                     logger.info("consuming from %r again", self.queue_name)
-                told = False
+                is_reported = False
             if self._unread:
                 continue
             if (remaining := deadline - now()) <= 0:

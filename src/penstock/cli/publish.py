@@ -285,9 +285,9 @@ class Sending:
                         self.is_committing = self.atomic
             except BadLine as exc:
                 what = f"{source.name}, line {exc.number}: {exc.fault}{self._advice()}"
-                raise Failure(f"{what}. {self._told()}") from None
+                raise Failure(f"{what}. {self._outcome()}") from None
             except KeyboardInterrupt:
-                self.session.output.note(f"Interrupted. {self._told()}")
+                self.session.output.note(f"Interrupted. {self._outcome()}")
                 raise
         self._print(self.uncommitted)
         self._summarize(source, time.monotonic() - started_at)
@@ -321,7 +321,7 @@ class Sending:
             if not isinstance(exc, ConnectionLost):
                 self.under_way = None
             where = f"{source.name}, lines {group.first_line} to {group.last_line}"
-            raise Failure(f"{where}: {failure.message}. {self._told()}", failure.exit_code) from exc
+            raise Failure(f"{where}: {failure.message}. {self._outcome()}", failure.exit_code) from exc
         self.sent += len(ids)
         self.sent_to = group.last_line
         self.first_id = ids[0] if self.first_id is None else self.first_id
@@ -332,7 +332,7 @@ class Sending:
         elif self.ids:
             self.uncommitted += ids
 
-    def _told(self) -> str:
+    def _outcome(self) -> str:
         """What has been sent when it ends before its time."""
         done = self.target.done
         if self.is_committing:

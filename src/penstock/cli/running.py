@@ -120,15 +120,15 @@ class Runner:
             for task in self._tasks:
                 task.cancel()
         elif self._tasks:
-            self.tell(f"Waiting for {count(len(self._tasks), 'command')}; once more to end that.")
+            self.note(f"Waiting for {count(len(self._tasks), 'command')}; once more to end that.")
 
     async def _take(self, consumer: AsyncConsumer[Any]) -> None:
-        places = asyncio.Semaphore(self._running.concurrency)
+        slots = asyncio.Semaphore(self._running.concurrency)
         taken = 0
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            places.release()
+            slots.release()
             # What a task did not expect is told by the gathering at the end, or here.
             if not task.cancelled() and (exc := task.exception()) is not None and self._fault is None:
                 self._fault = Failure(f"{type(exc).__name__}: {exc}")
@@ -138,7 +138,7 @@ class Runner:
         async with consumer:
             messages = aiter(consumer)
             while not self._running.count or taken < self._running.count:
-                await places.acquire()
+                await slots.acquire()
                 message = await anext(messages, None)
                 if message is None:
                     break
@@ -237,9 +237,9 @@ class Runner:
             self._relay.write(STDOUT, as_json(facts).encode() + b"\n")
         elif end.error is not None and self._fault is None:
             first = end.error.splitlines()[0]
-            self.tell(f"message {message.id}, attempt {message.attempt}: {first} ({outcome})")
+            self.note(f"message {message.id}, attempt {message.attempt}: {first} ({outcome})")
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """On stderr, as soon as it takes it."""
         self._relay.write(STDERR, printable(text).encode(errors="replace") + b"\n")
 
@@ -248,9 +248,9 @@ class Runner:
             return
         if self._done + self._failed + self._others:
             others = f", {self._others:,} given back or lost" if self._others else ""
-            self.tell(f"{self._done:,} done, {self._failed:,} failed{others}")
+            self.note(f"{self._done:,} done, {self._failed:,} failed{others}")
         elif not self._signals:
-            self.tell(f"there is no message in queue {self._running.queue_name} now")
+            self.note(f"there is no message in queue {self._running.queue_name} now")
 
     def _conclude(self) -> None:
         if self._fault is not None:

@@ -69,7 +69,7 @@ def handlers(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "problem" if stuck else "warning",
             _name(worker),
             f"{count(len(old), 'handler has', 'handlers have')} run for {age(LONG * limits.patience)} or "
-            f"longer: {_told(old, now)}.{slots}" + (f" Meanwhile {waiting}." if waiting else ""),
+            f"longer: {_listed(old, now)}.{slots}" + (f" Meanwhile {waiting}." if waiting else ""),
             "If they hang, restart the worker: its messages are delivered again. Give the task an "
             "attempt_timeout, and see what it waits for. What each worker runs:",
             shell("penstock", "workers", "--json"),
@@ -99,16 +99,16 @@ def _is_stuck(queue: QueueDiagnosis, now: datetime, limits: Limits) -> bool:
     return (now - max(signs)).total_seconds() >= limits.patience
 
 
-def _told(runs: list[_Run], now: datetime) -> str:
+def _listed(runs: list[_Run], now: datetime) -> str:
     """The tasks, most frequent first, each with its oldest run."""
     counted = Counter(run.task for run in runs)
     oldest = {run.task: run.since for run in reversed(runs)}
-    told = [
+    listed = [
         f"{number}x {task} (since {oldest[task]:%Y-%m-%d %H:%M:%S} UTC, {ago(oldest[task], now)})"
         for task, number in counted.most_common(TASKS_SHOWN)
     ]
-    others = len(counted) - len(told)
-    return ", ".join(told) + (f", and {count(others, 'other task')}" if others else "")
+    others = len(counted) - len(listed)
+    return ", ".join(listed) + (f", and {count(others, 'other task')}" if others else "")
 
 
 def _name(worker: ListedWorker) -> str:

@@ -153,7 +153,7 @@ def _plural(what: str) -> str:
 def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     now, found = facts.engine_now, known(facts.priorities)
     for priority in found:
-        told = ",".join(map(str, priority.priority_shares))
+        given = ",".join(map(str, priority.priority_shares))
         lacking = [other for other in found if other.queue_name == priority.queue_name]
         yield Finding(
             "shares",
@@ -161,7 +161,7 @@ def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             f"queue {priority.queue_name}",
             f"{_waiting(priority.ready_count)} in priority {priority.priority}, the oldest published "
             f"{ago(priority.waiting_since, now)}, and can never be claimed: it has no place, by "
-            f"priority_shares {told} of max_active {priority.max_active} and "
+            f"priority_shares {given} of max_active {priority.max_active} and "
             f"min_active {priority.min_active}.",
             "Give it a share:",
             shell(
@@ -170,11 +170,11 @@ def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             ),
         )
     if not found:
-        yield ok("shares", "Each priority with messages has places.")
+        yield ok("shares", "Each priority with messages has permits.")
 
 
 def _with_a_share(found: Iterable[PriorityDiagnosis]) -> list[int]:
-    """The shares of a queue with some for these priorities, taken from the largest: any is worth a place."""
+    """The shares of a queue with some for these priorities, taken from the largest: any is worth a permit."""
     mended: list[int] = []
     for priority in found:
         mended = mended or list(priority.priority_shares)
@@ -215,9 +215,9 @@ def dead_letters(facts: Facts, _limits: Limits) -> Iterator[Finding]:
 def _reasons(facts: Facts, queue_name: str) -> str:
     if isinstance(facts.errors, NotKnown):
         return ""
-    told = [
+    listed = [
         f"{error.dead_count}x {error.error or error.reason}"
         for error in facts.errors
         if error.queue_name == queue_name
     ]
-    return f" Of the latest: {'; '.join(told)}" if told else ""
+    return f" Of the latest: {'; '.join(listed)}" if listed else ""

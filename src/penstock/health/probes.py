@@ -31,24 +31,24 @@ class Probes:
     def __init__(self, health: Health, host: str, port: int) -> None:
         self._server = _Server(health, host, port)
         self.host, self.port = str(self._server.server_address[0]), self._server.server_address[1]
-        self._bell, self._hears = socket.socketpair()
+        self._waker, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="penstock probes", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._server, selectors.EVENT_READ)
-            waiting.register(self._hears, selectors.EVENT_READ)
+            waiting.register(self._woken, selectors.EVENT_READ)
             while True:
-                if any(key.fileobj is self._hears for key, _ in waiting.select()):
+                if any(key.fileobj is self._woken for key, _ in waiting.select()):
                     return
                 self._server.handle_request()
 
     def close(self) -> None:
         """No more answers; who waits for one is cut off."""
-        self._bell.close()
+        self._waker.close()
         self._thread.join()
-        self._hears.close()
+        self._woken.close()
         self._server.server_close()
         self._server.cut_all()
 

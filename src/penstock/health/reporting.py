@@ -44,19 +44,19 @@ def reporting(health: Health, *, port: int | None = None, host: str = "127.0.0.1
     environment, so that no child speaks for its parent: begin this before you start any.
     """
     with ExitStack() as stack:
-        told = Reporting()
+        reported = Reporting()
         if port is not None:
             from .probes import Probes
 
             probes = Probes(health, host, port)
             stack.callback(probes.close)
-            told = Reporting(probes.host, probes.port)
+            reported = Reporting(probes.host, probes.port)
         for notifier in (systemd_from(os.environ), line_from(os.environ)):
             if notifier is not None:
                 stack.callback(Reporter(health, notifier).close)
         # Called first: the others tell of it.
         stack.callback(health.set_stopping)
-        yield told
+        yield reported
 
 
 class Reporter:
@@ -65,9 +65,9 @@ class Reporter:
     def __init__(self, health: Health, notifier: Notifier) -> None:
         self._health = health
         self._notifier = notifier
-        self._told: State | None = None
+        self._reported: State | None = None
         self._was_ready = False
-        self._sign_at = 0.0
+        self._sign_due_at = 0.0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="penstock health", daemon=True)
         self._thread.start()
@@ -83,32 +83,32 @@ class Reporter:
         changes = 0
         while not self._closed:
             state = self._health.state()
-            self._tell(state)
-            pause = self._give_sign() if state.live else STEP_SECONDS
+            self._report(state)
+            pause = self._give_sign_of_life() if state.live else STEP_SECONDS
             changes = self._health.wait(changes, pause)
-        self._tell(self._health.state())
+        self._report(self._health.state())
 
-    def _tell(self, state: State) -> None:
+    def _report(self, state: State) -> None:
         """Unless it is told already; what could not be told now is told in a while."""
-        if state == self._told:
+        if state == self._reported:
             return
         fields: dict[str, object] = {}
         # To systemd this is the end of the start, which comes once.
         if state.ready and not self._was_ready:
             fields["READY"] = 1
-        if state.stopping and not (self._told is not None and self._told.stopping):
+        if state.stopping and not (self._reported is not None and self._reported.stopping):
             fields["STOPPING"] = 1
         # It has no words for the last two, and passes over what begins with X_.
         if self._notifier.send(**fields, STATUS=state.text, X_READY=int(state.ready), X_LIVE=int(state.live)):
-            self._told = state
+            self._reported = state
             self._was_ready |= state.ready
 
-    def _give_sign(self) -> float:
+    def _give_sign_of_life(self) -> float:
         """If it is time; how long until the next one."""
         if self._notifier.watchdog is None:
             return STEP_SECONDS
         at = time.monotonic()
-        if at >= self._sign_at:
+        if at >= self._sign_due_at:
             self._notifier.send(WATCHDOG=1)
-            self._sign_at = at + self._notifier.watchdog
-        return min(STEP_SECONDS, self._sign_at - at)
+            self._sign_due_at = at + self._notifier.watchdog
+        return min(STEP_SECONDS, self._sign_due_at - at)

@@ -51,23 +51,23 @@ class Health:
         with self._changed:
             if (ready, why) != (self._ready, self._why):
                 self._ready, self._why = ready, why
-                self._tell()
+                self._count_change()
 
     def set_hanging(self, why: str) -> None:
         """Something that it looks after hangs, though its own loop turns; an empty text: not any more."""
         with self._changed:
             if why != self._hanging:
                 self._hanging = why
-                self._tell()
+                self._count_change()
 
     def set_stopping(self) -> None:
         """It ends: not ready any more, whatever comes."""
         with self._changed:
             if not self._stopping:
                 self._stopping = True
-                self._tell()
+                self._count_change()
 
-    def _tell(self) -> None:
+    def _count_change(self) -> None:
         self._changes += 1
         self._changed.notify_all()
 
@@ -101,7 +101,7 @@ class Health:
     def wake(self) -> None:
         """Let all who wait have a look, though nothing has changed."""
         with self._changed:
-            self._tell()
+            self._count_change()
 
     def wait(self, seen: int, seconds: float) -> int:
         """Wait for a change after so many, but not for longer than that; how many there were."""

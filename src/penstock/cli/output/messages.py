@@ -304,7 +304,7 @@ class Acks:
                 if self._patient and self._deadline == math.inf:
                     time.sleep(backoff.next())
                     continue
-                self._tell(len(group), str(exc))
+                self._report(len(group), str(exc))
                 return
             except BaseException:
                 for message in group:
@@ -313,10 +313,10 @@ class Acks:
             for message in group:
                 let_go(message)
             if lost:
-                self._tell(len(lost), "the lease was over")
+                self._report(len(lost), "the lease was over")
             return
 
-    def _tell(self, number: int, why: str) -> None:
+    def _report(self, number: int, why: str) -> None:
         self.unacked += number
         were = "was" if number == 1 else "were"
         self._note(f"{count(number, 'message')} {were} printed but not acked, and may come again: {why}")

@@ -84,7 +84,7 @@ def _rates(trail: Trail, width: int, symbols: str) -> list[Text]:
 
 
 def _settings(settings: QueueSettings) -> list[Text]:
-    told = {
+    shown = {
         "max attempts": settings.max_delivery_attempts or "no limit",
         "visibility timeout": brief(settings.visibility_timeout_seconds),
         "retry delays": ", ".join(map(brief, settings.retry_delays)) or MISSING,
@@ -95,7 +95,7 @@ def _settings(settings: QueueSettings) -> list[Text]:
         "tenant max active": settings.tenant_max_active or "no limit",
         "notify": "yes" if settings.notify else "no",
     }
-    return [Text.assemble((f"{name} ", "faint"), str(value)) for name, value in told.items()]
+    return [Text.assemble((f"{name} ", "faint"), str(value)) for name, value in shown.items()]
 
 
 def _kept(seconds: int) -> str:
