@@ -36,8 +36,8 @@ class QueueNeeds:
 class Declared:
     """The queues that are known to be there, so that each is declared once in a process.
 
-    One that was declared in somebody's transaction may be gone with it: it counts when it is still there a
-    while later.
+    A queue that was declared in a transaction of the caller may be rolled back with it. It counts as known
+    when it is still there a while later.
     """
 
     def __init__(self) -> None:

@@ -42,7 +42,7 @@ LONGEST_POLL_LISTENING_SECONDS = 2.0
 KEEP_BELOW = 2 / 3
 # A consumer that is cancelled waits so long for its claim, to release what it brings.
 CLAIM_PATIENCE_SECONDS = 2.0
-# How long to wait for a message that somebody has locked.
+# How long to wait for a message that another session has locked.
 LOCK_SECONDS = 0.1
 LOCKED = "55P03"
 # The server has half of what is left of a lease to answer, but not less than this.
@@ -75,7 +75,7 @@ class AsyncConsumer(Generic[T_co]):
         self._options = options
         self._wait = None if options.wait is None else interval("wait", options.wait)
         self._unread: deque[AsyncMessage[T_co]] = deque()
-        # Whose leases are kept: what was not handed out yet, and with auto_extend what is in its block.
+        # Messages with leases to be extended: not handed out yet or, with auto_extend, in their block.
         self._kept: dict[AsyncMessage[T_co], None] = {}
         self._flag = AsyncFlag()
         self._channel: str | None = None
@@ -245,7 +245,7 @@ class AsyncConsumer(Generic[T_co]):
             except DatabaseUnavailable as exc:
                 if exc.sqlstate != LOCKED or len(messages) == 1:
                     raise
-                # Somebody is settling one of them, and takes long: that should not cost the others.
+                # Another session is settling one of them, and takes long. The others must keep their leases.
                 for message in messages:
                     with contextlib.suppress(DatabaseUnavailable):
                         await self._extend(token, [message])
@@ -270,7 +270,7 @@ class AsyncConsumer(Generic[T_co]):
                 self._lose(message)
 
     def _put_off(self) -> None:
-        """Extending failed: again soon. A block whose lease ends meanwhile is cancelled by its own watch."""
+        """Extending failed: try again soon. The watch of a block cancels it when its lease ends meanwhile."""
         self._keep_not_before = now() + RETRY_SECONDS
 
     def _lose(self, message: AsyncMessage[T_co]) -> None:

@@ -159,7 +159,7 @@ def _print(
         printed, patience = 0, 0.0
         try:
             if not follow:
-                # What is due is moved by whoever consumes now and then: this one has no time to.
+                # A consumer calls maintain() now and then, but this one ends before that.
                 client.maintain()
             while True:
                 consumer = client.consume(

@@ -31,7 +31,7 @@ __all__ = ["Runner", "Running"]
 
 # What is kept of the errors of a command, for the history of the message.
 TAIL_BYTES = 2000
-# A command that is told to end has so long for it.
+# How long a command has to end after SIGTERM.
 GRACE_SECONDS = 2.0
 # What a shell returns where there is no such command, or it cannot be run.
 NOT_RUN = (126, 127)
@@ -91,7 +91,7 @@ class Runner:
             async with connect_async(dsn, **options) as client:
                 consumer = client.consume(
                     running.queue_name,
-                    # Nothing is taken ahead: others may have a place free.
+                    # Nothing is claimed ahead: other consumers may have a free slot.
                     batch_size=1,
                     wait=running.wait,
                     visibility_timeout=running.visibility_timeout,
@@ -99,7 +99,7 @@ class Runner:
                     reraise=True,
                 )
                 if running.wait is not None:
-                    # What is due is moved by whoever consumes now and then: this one may have no time to.
+                    # A consumer calls maintain() now and then, but this one may end before that.
                     await client.maintain()
                 # Until the very end, which waits for the reader of our output.
                 signals.enter_context(handled_in_loop(lambda _: self._signalled(consumer)))
@@ -129,7 +129,7 @@ class Runner:
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             slots.release()
-            # What a task did not expect is told by the gathering at the end, or here.
+            # An unexpected error of a task is raised by the gathering at the end, or here.
             if not task.cancelled() and (exc := task.exception()) is not None and self._fault is None:
                 self._fault = Failure(f"{type(exc).__name__}: {exc}")
             if self._fault is not None:
@@ -266,7 +266,7 @@ class Runner:
 class Tail:
     """Passes on what a command writes to stderr, and keeps the end of it.
 
-    While nobody reads that, the command waits.
+    The command waits while its output is not read.
     """
 
     def __init__(self, relay: Relay) -> None:

@@ -26,7 +26,7 @@ STALLED = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A handler that runs, as its worker told."""
+    """A handler that runs, as its worker has reported."""
 
     task: str
     queue: str
@@ -79,7 +79,7 @@ def handlers(facts: Facts, limits: Limits) -> Iterator[Finding]:
 
 
 def _runs(worker: ListedWorker) -> Iterator[_Run]:
-    """What it told, as far as that is understood."""
+    """The report of a worker, as far as it is understood."""
     for run in worker.running if isinstance(worker.running, list) else []:
         match run:
             case {"task": str(task), "queue": str(queue), "since": str(since)}:
@@ -185,7 +185,7 @@ def _judge(group: GroupDiagnosis, now: datetime) -> Finding | None:
         "warning",
         subject,
         f"{progress} No sign of progress for {age(now - last)}: members may have been cancelled, purged or "
-        "never sent, or nobody works on them.",
+        "never sent, or no worker runs them.",
         "If its members are gone, it never completes. Forget it:",
         forget,
     )

@@ -1,4 +1,4 @@
-"""Whether messages move: taken by somebody, settled in time, not too many of them dead."""
+"""Whether messages move: claimed by consumers, settled in time, not too many of them dead."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def consumers(facts: Facts, limits: Limits) -> Iterator[Finding]:
             f"queue {queue.queue_name}",
             f"{_waiting(queue.ready_count)}, the oldest published {ago(queue.waiting_since, now)}. "
             f"There seems to be no consumer: nothing is leased, {sign}, and {workers}.",
-            "Start a consumer or a worker; if nobody wants them, pause or delete the queue. A look at them:",
+            "Start a consumer or a worker; if they are not wanted, pause or delete the queue. To see them:",
             shell("penstock", "peek", queue.queue_name),
         )
     if fine:
@@ -107,11 +107,11 @@ def overdue(facts: Facts, limits: Limits) -> Iterator[Finding]:
     queues = known(facts.queues)
     for queue in queues:
         for number, since, what in (
-            (queue.expired_count, queue.expired_since, "whose lease ran out and that nobody has taken back"),
+            (queue.expired_count, queue.expired_since, "whose lease ran out and that was not taken back"),
             (
                 queue.overdue_count,
                 queue.overdue_since,
-                "that was delayed, is due, and that nobody has promoted",
+                "that was delayed, is due, and was not made ready",
             ),
         ):
             if not number or since is None:
@@ -126,7 +126,7 @@ def overdue(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 f"queue {queue.queue_name}",
                 f"{many(number, 'message')} {what if number == 1 else _plural(what)}, "
                 f"the oldest {age(now - since)} ago.",
-                "Nobody consumes from this queue, and nobody maintains: see maintenance. Once, by hand:",
+                "The queue has no consumer, and no process calls maintain(): see maintenance. Once, by hand:",
                 "penstock maintain",
             )
         if queue.neglected_count and queue.neglected_since is not None:

@@ -100,7 +100,7 @@ def schedules(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "schedules",
             "problem" if severity(late, limits) == "problem" else "warning",
             f"schedule {schedule.name}",
-            f"Due {age(late)} ago, and nobody has sent it: no worker of the app that declares it runs.",
+            f"Due {age(late)} ago, and not sent: no worker of the app that declares it runs.",
             "Start that worker, or send it now by hand:",
             shell("penstock", "schedule", "run", schedule.name),
         )

@@ -1,6 +1,6 @@
-"""Tells of a program's health while it runs: to systemd, to the process that started it, and to probes."""
+"""Reports a program's health while it runs: to systemd, to the process that started it, and to probes."""
 
-# ruff: noqa: PLC0415 - http.server is imported for who wants it
+# ruff: noqa: PLC0415 - http.server is imported where probes are wanted
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ END_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Where it is told: the address of the probes, if there are any."""
+    """Where health is reported: the address of the probes, if there are any."""
 
     host: str | None = None
     port: int | None = None
@@ -37,11 +37,11 @@ class Reporting:
 
 @contextmanager
 def reporting(health: Health, *, port: int | None = None, host: str = "127.0.0.1") -> Iterator[Reporting]:
-    """Tell of a program's health for as long as the block runs; at its end, that it stops.
+    """Report a program's health for as long as the block runs; at its end, that the program stops.
 
     port: answers GET /livez and /readyz there; 0 for any free one. A port that is in use is a PenstockError.
     To systemd where NOTIFY_SOCKET is set, and to a worker's supervisor; their variables are taken out of the
-    environment, so that no child speaks for its parent: begin this before you start any.
+    environment, so that no child reports for its parent: enter the block before you start one.
     """
     with ExitStack() as stack:
         reported = Reporting()
@@ -54,13 +54,13 @@ def reporting(health: Health, *, port: int | None = None, host: str = "127.0.0.1
         for notifier in (systemd_from(os.environ), line_from(os.environ)):
             if notifier is not None:
                 stack.callback(Reporter(health, notifier).close)
-        # Called first: the others tell of it.
+        # Called first, so that the reporters still send it.
         stack.callback(health.set_stopping)
         yield reported
 
 
 class Reporter:
-    """A thread that tells somebody of what changes, and gives signs of life while there is any."""
+    """A thread that sends changes of the state, and signs of life, to one receiver."""
 
     def __init__(self, health: Health, notifier: Notifier) -> None:
         self._health = health
@@ -73,7 +73,7 @@ class Reporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Tell what is left to tell, and end."""
+        """Send the last state, and end."""
         self._closed = True
         self._health.wake()
         self._thread.join(END_SECONDS)
@@ -89,7 +89,7 @@ class Reporter:
         self._report(self._health.state())
 
     def _report(self, state: State) -> None:
-        """Unless it is told already; what could not be told now is told in a while."""
+        """Send the state unless it was sent already. A state that could not be sent is sent again later."""
         if state == self._reported:
             return
         fields: dict[str, object] = {}

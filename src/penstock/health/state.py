@@ -1,4 +1,4 @@
-"""The state of a program: written by its main loop, read by whoever reports it."""
+"""The state of a program: written by its main loop, read by the reporters and probes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEAT_LIMIT_SECONDS = 10.0
 
 
 class State(NamedTuple):
-    """What is told of a program at one moment."""
+    """The state of a program at one moment."""
 
     live: bool
     ready: bool
@@ -99,7 +99,7 @@ class Health:
             return State(True, self._ready, False, self._why)
 
     def wake(self) -> None:
-        """Let all who wait have a look, though nothing has changed."""
+        """Wake all threads in wait(), though nothing has changed."""
         with self._changed:
             self._count_change()
 

@@ -43,7 +43,7 @@ class App:
         self._terminal = terminal
         self._background = Background(terminal.wake)
         self._next_at = 0.0
-        # Somebody asked for it, or did something that is to be seen.
+        # The user asked for it, or did something whose effect is to be shown.
         self._is_wanted = False
         self._vacuum_at = 0.0
         self._note_until = 0.0

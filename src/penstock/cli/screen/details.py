@@ -1,4 +1,4 @@
-"""One queue on the screen: its settings, whose messages it has, which come next, and what died."""
+"""One queue on the screen: its settings, its tenants, the next messages, and dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_COUNTED = 1000
 def detail_lines(
     details: Details, trail: Trail, at: datetime, *, state: str, width: int, symbols: str
 ) -> list[Text]:
-    """All lines; whoever shows them cuts out what fits."""
+    """All lines; the view cuts out those that fit."""
     queue = details.queue
     title = [
         Text(f" {printable(queue.name)}", "title"),

@@ -27,7 +27,7 @@ def alive(workers: Iterable[ListedWorker]) -> int:
 def worker_lines(workers: Sequence[ListedWorker], at: datetime, width: int) -> list[Text]:
     """A heading and a line for each; those that live first."""
     if not workers:
-        return [Text(" no workers (whoever consumes without a worker is not listed)", "faint")]
+        return [Text(" no workers (consumers without a worker are not listed)", "faint")]
     grid = Grid(HEADINGS, right=(2, 3, 4))
     for each in sorted(workers, key=lambda worker: not worker.is_alive):
         name, queues, runs, held, seen, state, running = described(each, at)
