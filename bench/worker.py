@@ -5,8 +5,8 @@ an idle worker begins a task, and the WAL that a task costs. Then all of it agai
 back vacuum, after as many tasks went through as were measured before. Contestants take turns, ours with each
 of the fastest; a figure is the median of its rounds. The peers come from PyPI, each into its own environment.
 
-Then ours alone, with other messages in the queue: of unknown tasks, retried, of a kind that is full; and with
-a cap set from outside. `--states` measures just that.
+Then ours alone, with other messages in the queue: of unknown tasks, retried, of a kind that is full; with a
+cap set from outside; and with tasks that fail once. `--states` measures just that.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from penstock.embedded import throwaway
 CHECKPOINTS_FAR_APART = {"max_wal_size": "16GB", "checkpoint_timeout": "1h"}
 """For all alike: a checkpoint in the slice of one of them would be noise. All else is the default."""
 WORTH_REPEATING = 0.5
-"""Of the drain of the fastest framework among the peers: who is slower than that is measured once."""
+"""Of the drain of the fastest framework among the peers: a slower peer is measured once."""
 STATE_SECONDS = 25.0
 """What is not drained in a state of the queue by then is not waited for."""
 LOAD_SECONDS = 8.0
@@ -87,7 +87,7 @@ class Record:
 
 
 class Arena:
-    """The server, with an empty database for who asks for one."""
+    """The server, which makes an empty database on request."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -139,7 +139,7 @@ class Contest:
             self._run_held()
 
     def _turns(self, *, repeated: bool) -> list[Contestant]:
-        """Who is on, in order: ours before each of the others where it is repeated."""
+        """The contestants of a round, in order: ours before each of the others where it is repeated."""
         able = [each for each in self._contestants if self.records[each.name].failure is None]
         if not repeated:
             return able
@@ -153,7 +153,7 @@ class Contest:
         return verdict.median_of(self.records[contestant.name].rounds, "drain") or 0.0
 
     def _amounts(self, contestant: Contestant) -> Amounts:
-        """As planned; less for who is slow, as soon as that is known."""
+        """As planned; less for a slow contestant, as soon as that is known."""
         amounts, rate = self._plan.amounts, self._drain(contestant)
         if not rate:
             return amounts
@@ -215,7 +215,7 @@ def measure_states(server: Arena, plan: Plan) -> list[Goal]:
 
 
 def chosen(names: Sequence[str] | None) -> list[Contestant]:
-    """Ours and those that are asked for and can run; says who cannot."""
+    """Ours and the peers that are asked for and can run; prints which cannot."""
     wanted = CONTESTANTS if names is None else {OURS, *names}
     able = []
     for name, contestant in CONTESTANTS.items():

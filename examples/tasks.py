@@ -1,7 +1,7 @@
 """A tour of tasks on the embedded server: `python examples/tasks.py`.
 
-Starts the server and a worker, enqueues tasks, waits for a result and for a group, lets one fail into the
-dead letters, and kills a worker while it works. Then a worker stays up until Ctrl-C (with `--once` the tour
+Starts the server and a worker, enqueues tasks, waits for a result and for a group, lets a task fail until it
+is a dead letter, and kills a worker while it works. Then a worker runs until Ctrl-C (with `--once` the tour
 ends there).
 """
 
@@ -56,7 +56,7 @@ def tick(context: penstock.TaskContext) -> None:
 
 @contextmanager
 def worker() -> Iterator[subprocess.Popen[bytes]]:
-    """`penstock worker tasks:app`, with a short lease so that one need not wait when it is killed."""
+    """`penstock worker tasks:app`, with a short lease, so that the tour waits only briefly after the kill."""
     command = [sys.executable, "-m", "penstock.cli", "worker", "tasks:app", "--lease", "2"]
     process = subprocess.Popen(
         [*command, "--log-level", "error"], cwd=Path(__file__).parent, start_new_session=True
@@ -69,7 +69,7 @@ def worker() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def until_idle(queue_name: str) -> None:
-    """Until no group waits for its members, and nothing is in the queue or runs."""
+    """Wait until no group is incomplete, and no task is pending or runs."""
     while True:
         found = app.client.get_queue_statistics(queue_name)[0]
         if not app.client.list_groups() and found.pending_count + found.processing_count == 0:
@@ -109,7 +109,7 @@ def tour() -> None:
         say("\nA worker is killed while it works; another one takes over when the lease ends:")
         handle = work.enqueue(1)
         until_begun(handle, 1)
-        time.sleep(0.3)  # so that it has said so
+        time.sleep(0.3)  # so that the worker has printed its line
         first.send_signal(signal.SIGKILL)
     with worker():
         until_begun(handle, 2)
@@ -118,7 +118,7 @@ def tour() -> None:
 
 def stay(dsn: str) -> None:
     with worker():
-        # Not before: the worker would inherit it.
+        # Not before, because the worker would inherit the setting.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         say(f"\nA worker runs until Ctrl-C, on this database:\n\n  {dsn}\n")
         say(f"Try, in another terminal, in {Path(__file__).parent} ({sys.executable}):\n")

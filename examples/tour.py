@@ -1,7 +1,7 @@
 """A tour of the queue on the embedded server: `make run-tour`.
 
-Starts the server, fans a topic out to two queues, publishes, consumes, lets one message fail into the dead
-letters and prints what is where. Then the server stays up until Ctrl-C (with `--once` the tour ends there).
+Starts the server, fans a topic out to two queues, publishes, consumes, lets a message fail until it is a dead
+letter, and prints the counts. Then the server runs until Ctrl-C (with `--once` the tour ends there).
 """
 
 import logging
@@ -34,7 +34,7 @@ def publish(queue: penstock.Client) -> None:
 
 
 def consume(queue: penstock.Client, name: str) -> None:
-    """Take what is there; a bill below zero fails, twice, and then it is a dead letter."""
+    """Consume all messages. A bill below zero fails twice, and is a dead letter then."""
     for message in queue.consume(name, wait=0):
         with message:
             if name == "billing" and message.payload["total"] < 0:
@@ -44,7 +44,7 @@ def consume(queue: penstock.Client, name: str) -> None:
 
 
 def show(queue: penstock.Client) -> None:
-    """What is where now."""
+    """Print the counts of each queue, and the dead letters."""
     say("  queue      pending  processing  completed   dead")
     for name in ("billing", "shipping"):
         for found in queue.get_queue_statistics(name):
@@ -55,7 +55,7 @@ def show(queue: penstock.Client) -> None:
 
 
 def main(*, once: bool) -> None:
-    # The client logs each message that fails, with a traceback: on a tour the line below says enough.
+    # The client logs each failed message with a traceback: on a tour the printed line is enough.
     logging.getLogger("penstock").setLevel(logging.CRITICAL)
     with shared() as server:
         dsn = server.dsn()

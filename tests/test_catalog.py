@@ -10,7 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from penstock import schema
 from penstock.embedded import Server
+from penstock.sql_fragments import carried_columns, load_fragments
 
 from .conftest import Servers
 
@@ -371,6 +373,21 @@ def sql(catalog: Callable[[Server], Sql], server: Server) -> Iterator[Sql]:
 
 def column(sql: Sql, query: str, params: list[Any] | dict[str, Any] | None = None) -> list[Any]:
     return [row[0] for row in sql.execute(query, params)]
+
+
+STATES = ("ready", "waiting", "scheduled", "active", "dead")
+
+
+def test_every_state_has_every_carried_column(sql: Sql) -> None:
+    """With the same type: a move copies the columns as they are."""
+    carried = carried_columns(load_fragments(schema.SQL / "fragments"))
+    columns = """
+        select attname, format_type(atttypid, atttypmod), attcollation::regcollation::text
+        from pg_attribute where attrelid = %s::regclass and attname = any(%s)
+    """
+    of_each = [set(sql.execute(columns, [f"penstock.{state}", carried]).fetchall()) for state in STATES]
+    assert {name for name, *_ in of_each[0]} == set(carried)
+    assert all(found == of_each[0] for found in of_each)
 
 
 def test_signatures_are_those_of_the_design(sql: Sql) -> None:

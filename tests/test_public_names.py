@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock
-from penstock import errors, schema
+from penstock import errors, schema, worker
 
 
 def test_of_the_package() -> None:
@@ -120,6 +120,9 @@ def test_of_the_modules() -> None:
         "script",
         "uninstall",
     ]
+    assert worker.__all__ == ["Worker"] == dir(worker)
+    assert worker.Worker is penstock.Worker
+    assert not hasattr(worker, "calls_of_the_wild")
     for module in (errors, schema):
         assert sorted(module.__all__) == module.__all__
         assert all(hasattr(module, name) for name in module.__all__)

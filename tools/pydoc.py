@@ -78,7 +78,10 @@ are none of these come as they are, from psycopg or from the driver of your own 
 GROUPS = {
     "Publish and send": ("publish", "send", "publish_many", "send_many"),
     "Consume": ("consume", "consume_batch", "consume_one", "consume_tasks"),
-    "Settle": ("ack", "ack_many", "nack", "release", "reject", "reject_unreadable"),
+    "Settle": (
+        *("ack", "ack_many", "nack", "nack_many", "release", "release_many", "reject", "reject_many"),
+        "reject_unreadable",
+    ),
     "Leases": ("extend", "extend_many", "pulse"),
     "Transactions": ("transaction", "using"),
     "Topics and queues": (

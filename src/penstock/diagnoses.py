@@ -1,4 +1,4 @@
-"""What the functions that diagnose tell: facts, without a judgement of them."""
+"""What the diagnose functions return: facts, without a judgement."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ServerDiagnosis:
-    """How the server is.
+    """Facts about the server.
 
-    version: 180001 for 18.1. sees_all_sessions: whether the caller may see what others do.
+    version: 180001 for 18.1. sees_all_sessions: whether the caller may see what other sessions do.
     reserved_connections: how many of max_connections are for superusers. database_limit, role_limit: None
-    where there is none. client_names, client_counts: who has most of the connections. notify_usage: how full
-    the queue of NOTIFY is, 0 to 1. oldest_age: of the transactions that oldest_database still has to freeze.
-    archive_failed_at: None where the archiver has succeeded since.
+    for no limit. client_names, client_counts: the programs with the most connections. notify_usage: how full
+    the NOTIFY queue is, 0 to 1. oldest_age: of the transactions that oldest_database still has to freeze.
+    archive_failed_at: None if the archiver has succeeded since.
     """
 
     now: datetime
@@ -60,18 +60,18 @@ class ServerDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a transaction open, or keeps something for later.
+    """A session, standby, prepared transaction or replication slot that may hold back vacuum or floors.
 
-    kind: "session", "standby", "prepared transaction" or "replication slot". own: the caller itself. name: of
-    a prepared transaction or a slot. held_age: how many transactions ago what it may still want to see was
-    current. holds_vacuum: whether vacuum has to keep that in the tables of this database. catalog_age: the
-    same for the catalog only. advisory_keys: locks of the engine, by queue id; 0: of the installer, -1: of
-    maintain(). exclusive_keys: those that it has exclusively. blocked_count, blocked_since: how many sessions
-    wait for one of these locks, and since when; None where no session does. locked_tables: tables and
-    indexes of the engine that it keeps others from writing to.
-    wal_status, retained_bytes: of a slot.
+    kind: "session", "standby", "prepared transaction" or "replication slot". own: the caller's own session.
+    name: of a prepared transaction or a slot. held_age: the age, in transactions, of the oldest rows that it
+    may still need. holds_vacuum: whether vacuum must keep these rows in the tables of this database.
+    catalog_age: the same for the catalog only. advisory_keys: locks of the engine, by queue id; 0: of the
+    installer, -1: of maintain(). exclusive_keys: the keys that it holds exclusively. blocked_count,
+    blocked_since: how many sessions wait for one of these locks, and since when; None if no session waits.
+    locked_tables: tables and indexes of the engine that it blocks for writers. wal_status, retained_bytes: of
+    a slot.
 
-    What the caller may not see is None.
+    Facts that the caller may not see are None.
     """
 
     kind: str
@@ -101,10 +101,10 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class TableDiagnosis:
-    """How a table of the engine is.
+    """Facts about a table of the engine.
 
-    size_bytes: with indexes, as of its last vacuum. vacuum_threshold: from how many dead rows on autovacuum
-    comes. autovacuum: whether it may. frozen_age: of its oldest transactions.
+    size_bytes: with indexes, as of its last vacuum. vacuum_threshold: how many dead rows start autovacuum.
+    autovacuum: whether it is enabled. frozen_age: of its oldest transactions.
     """
 
     table_name: str
@@ -120,7 +120,7 @@ class TableDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class StatementDiagnosis:
-    """How long calls of a function took, as pg_stat_statements knows it; calls is None where it does not."""
+    """How long calls of a function took, from pg_stat_statements; calls is None if that has no figures."""
 
     function_name: str
     calls: int | None
@@ -130,13 +130,13 @@ class StatementDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class EngineDiagnosis:
-    """How the engine is.
+    """Facts about the engine.
 
     maintained_at: when maintain() last did the chores that are due once a minute (its calls in between are
-    not recorded); None: never. installed_at: when this version was. clock_offset_seconds: by how much
-    penstock.clock() is ahead of the server's clock. clock_body: what it consists of. days_ahead: for how many
-    days there are partitions of the history. sequence_name, sequence_used: the one that is used up most,
-    0 to 1.
+    not recorded); None: never. installed_at: when this version was installed. clock_offset_seconds: by how
+    much penstock.clock() is ahead of the server's clock. clock_body: its source. days_ahead: for how many
+    days partitions of the history exist. sequence_name, sequence_used: the most used sequence, and its used
+    share, 0 to 1.
     """
 
     maintained_at: datetime | None
@@ -151,18 +151,18 @@ class EngineDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class QueueDiagnosis:
-    """How a queue is. Counts stop at 1000.
+    """Facts about a queue. Counts stop at 1000.
 
-    ready_count: what may be claimed, up to 1000 of each priority. waiting_since: when the oldest of those was
-    published. without_permit_count: what waits for a permit of its tenant. neglected_count, neglected_since:
-    tenants that have a message waiting and a free permit. overdue_count, overdue_since: what is
-    due and was not promoted yet. expired_count, expired_since: expired leases that were not taken back yet.
-    active_count: leases that run. last_claimed_at, last_settled_at: the latest signs of a consumer.
-    dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before (up to 24000).
-    floor_behind: by how much the floor could rise, in ranks. probe_ms, probe_blocks: what it took to find the
-    first message of each priority, as a claim does.
+    ready_count: messages that can be claimed, up to 1000 of each priority. waiting_since: when the oldest of
+    them was published. without_permit_count: messages that wait for a permit of their tenant.
+    neglected_count, neglected_since: tenants that have a waiting message and a free permit. overdue_count,
+    overdue_since: messages that are due and not promoted yet. expired_count, expired_since: expired leases
+    that were not taken back yet. active_count: running leases. last_claimed_at, last_settled_at: the latest
+    signs of a consumer. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours
+    before (up to 24000). floor_behind: by how many ranks the floor could rise. probe_ms, probe_blocks: the
+    cost to find the first message of each priority, as a claim does.
 
-    is_probed: False where there was no time to look; the rest is None then.
+    is_probed: False if there was no time for the probe; the other fields are None then.
     """
 
     queue_id: int
@@ -190,7 +190,7 @@ class QueueDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDiagnosis:
-    """What dead letters of the last hour died of: the first line of the error, and how many they are."""
+    """Causes of dead letters of the last hour: the first line of the error, and the number of messages."""
 
     queue_name: str
     reason: str
@@ -201,10 +201,10 @@ class ErrorDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class ParkedDiagnosis:
-    """Messages of a task that workers claimed and could not run, and parked for others.
+    """Messages of a task that workers claimed, could not run, and parked for others.
 
     parked_count: up to 1000. lost_count: how many of them were lost with a worker before. parked_since: when
-    the oldest of them was published. next_due_at: when the next is ready again by itself.
+    the oldest of them was published. next_due_at: when the next one becomes ready without a worker's claim.
     """
 
     queue_name: str
@@ -219,7 +219,7 @@ class ParkedDiagnosis:
 class LeaseDiagnosis:
     """Messages that a live worker has held for a minute or longer and does not run.
 
-    consumer: the worker, as in list_workers(). idle_since: when the first of them was claimed.
+    consumer: the worker, as in list_workers(). idle_since: when the first of these messages was claimed.
     """
 
     consumer: str
@@ -230,7 +230,7 @@ class LeaseDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class PriorityDiagnosis:
-    """A priority that has no place under max_active, and messages that wait for one: up to 1000 count."""
+    """A priority that has no permit under max_active, and its waiting messages: up to 1000 count."""
 
     queue_name: str
     priority: int
@@ -245,9 +245,8 @@ class PriorityDiagnosis:
 class GroupDiagnosis:
     """A group whose callback has not been sent.
 
-    done_count: how many of its members are done, up to 10000. last_done_at: when one was done last, as far as
-    that was looked for. dead_count, dead_queue, dead_since: members that are dead letters, a queue that they
-    are in, and since when.
+    done_count: how many of its members are done, up to 10000. last_done_at: when the last known member was
+    done. dead_count, dead_queue, dead_since: members that are dead letters, their queue, and since when.
     """
 
     group_id: int

@@ -1,4 +1,4 @@
-"""What Penstock raises: one class for each SQLSTATE of the schema, and for what goes wrong on the way there.
+"""What Penstock raises: a class for each SQLSTATE of the schema, and for failures of the connection.
 
     PenstockError
     ├── NotFound
@@ -27,7 +27,7 @@
 The docstring of a class is its default message.
 """
 
-# ruff: noqa: N818 - a class is named for what happened; only the groups end in Error
+# ruff: noqa: N818 - a class is named after the event; only the base classes end in Error
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PenstockError(Exception):
 
     sqlstate: str | None = None
     hint: str | None = None
-    # Of a publish_many() or send_many() that stopped halfway: the ids of the messages that are published.
+    # Of a publish_many() or send_many() that stopped halfway: the ids of the published messages.
     published: tuple[int, ...] = ()
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
@@ -103,7 +103,7 @@ class QueueDiffers(PenstockError):
 
 
 class InvalidArgument(PenstockError):
-    """An argument has a value that it may not have."""
+    """An argument has a value that is not allowed."""
 
     sqlstate: str | None = "PN004"
 
@@ -127,23 +127,23 @@ class WrongIsolation(PenstockError):
 
 
 class PermissionDenied(PenstockError):
-    """The role of this connection has not the right that is needed in the queue."""
+    """The role of this connection lacks a right in the queue."""
 
     sqlstate = "PN008"
 
 
 class UnsupportedConnection(InvalidArgument, TypeError):
-    """Penstock cannot run in the transaction of such an object."""
+    """Penstock cannot use the transaction of such an object."""
 
     sqlstate = None
 
 
 class MessageUnreadable(PenstockError):
-    """A message cannot be sent by the server, so that nothing was claimed."""
+    """The server cannot send a message, so nothing was claimed."""
 
 
 class LeaseLost(PenstockError):
-    """The message is not, or not any more, leased to this consumer: somebody else may have it by now."""
+    """This consumer does not hold a lease on the message (any more): another consumer may have it."""
 
 
 class NotReplicated(PenstockError):
@@ -151,7 +151,7 @@ class NotReplicated(PenstockError):
 
 
 class DatabaseUnavailable(PenstockError):
-    """There is no connection to the database, or it cannot do it now. Nothing was done."""
+    """There is no connection to the database, or the server cannot execute the call now. Nothing was done."""
 
 
 class ConnectionLost(PenstockError):
@@ -185,7 +185,7 @@ class SchemaTooNew(SchemaError):
 
 
 class SchemaUnsafe(SchemaError):
-    """Code of another role could run with the rights of this one: it owns the schema, or has a hand in it."""
+    """Another role owns the schema or objects in it: its code could run with the rights of this role."""
 
     sqlstate = "PN009"
 
@@ -203,7 +203,7 @@ _BY_SQLSTATE: Final[dict[str, type[PenstockError]]] = {
 }
 
 
-# What PostgreSQL raises where the schema, a function or a type is not there, if it names the schema.
+# SQLSTATEs of PostgreSQL for a missing schema, function or type. They count if the error names the schema.
 _MISSING: Final = "3F000"
 _OUTDATED: Final = frozenset({"42883", "42704"})
 
@@ -211,12 +211,12 @@ MIGRATE: Final = "Run `penstock migrate`, or `penstock sql` and psql, on this da
 
 
 def by_sqlstate() -> dict[str, type[PenstockError]]:
-    """Each SQLSTATE of the schema with the class that stands for it, in order."""
+    """Each SQLSTATE of the schema with its class, in order."""
     return dict(_BY_SQLSTATE)
 
 
 def sqlstate_of(exc: BaseException) -> str:
-    """The SQLSTATE of an error of any driver, also where another one is wrapped around it; empty for none."""
+    """The SQLSTATE of an error of any driver, also if another error wraps it; empty for none."""
     for link in _chain(exc):
         if state := _sqlstate(link):
             return state
@@ -226,8 +226,8 @@ def sqlstate_of(exc: BaseException) -> str:
 def from_database(exc: BaseException) -> PenstockError | None:
     """The exception for an error that a function of the schema raised, of any driver; None for others.
 
-    An error that the schema or a part of it is missing counts, too: the database has to be migrated.
-    SQLAlchemy and Django wrap the error of the driver: the first in the chain that has our SQLSTATE counts.
+    An error about a missing schema, function or type counts, too: the database has to be migrated.
+    SQLAlchemy and Django wrap the error of the driver: the first error in the chain with our SQLSTATE counts.
     """
     for link in _chain(exc):
         code = _sqlstate(link)
@@ -242,7 +242,7 @@ def from_database(exc: BaseException) -> PenstockError | None:
 
 
 def _unfit(code: str, message: str) -> SchemaError | None:
-    """The exception for an error that says that the schema or a part of it is not there."""
+    """The exception for an error about a missing schema, function or type."""
     if code == _MISSING and "penstock" in message:
         return SchemaMissing(f"the database has no schema of Penstock: {message}", hint=MIGRATE)
     if code in _OUTDATED and "penstock." in message:
@@ -253,7 +253,7 @@ def _unfit(code: str, message: str) -> SchemaError | None:
 
 
 def _chain(exc: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it is wrapped around."""
+    """An error, and the errors that it wraps."""
     seen = set[int]()
     link: BaseException | None = exc
     while link is not None and id(link) not in seen:

@@ -1,4 +1,4 @@
-"""What is said of messages when they are published: options for all, options of one, and batches."""
+"""Options of messages to publish: for all, for a single message, and batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Batch", "Options", "batches"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be said of a message when it is published."""
+    """Options of a message at its publish."""
 
     delay: Duration | None = None
     deliver_after: datetime | None = None
@@ -30,7 +30,7 @@ class Options:
     dedup_key: str | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """As arguments of the function."""
+        """The options as arguments of the SQL function."""
         if self.delay is not None and self.deliver_after is not None:
             raise InvalidArgument(
                 f"either delay or deliver_after, not both: {shown(self.delay)}, {shown(self.deliver_after)}"
@@ -63,7 +63,7 @@ class Batch:
     own: Sequence[NewMessage | None]
 
     def arguments(self) -> dict[str, Any]:
-        """As arguments of the function: arrays, where any message has an option of its own."""
+        """The batch as arguments of the SQL function: arrays for options that any message has of its own."""
         json = [stored for stored in self.stored if isinstance(stored, str)]
         arguments: dict[str, Any]
         if len(json) == len(self.stored):
@@ -90,7 +90,10 @@ class Batch:
         delays = [options.get("delay") for options in own]
         if any(delay is not None for delay in delays):
             moments = given.pop("deliver_afters", [None] * len(own))
-            given["delays"] = (json_array(moments), json_array(delay and delay[0] for delay in delays))
+            given["deliver_delays"] = (
+                json_array(moments),
+                json_array(delay and delay[0] for delay in delays),
+            )
         return given
 
 
@@ -101,7 +104,7 @@ def _own_options(message: NewMessage | None) -> dict[str, Any]:
 
 
 def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:
-    """Payloads, and messages with options of their own, in batches of so many bytes."""
+    """Split payloads, and messages with options of their own, into batches of so many bytes."""
     stored, own, total = list[Stored](), list[NewMessage | None](), 0
     for item in items:
         new = item if isinstance(item, NewMessage) else None

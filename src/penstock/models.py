@@ -37,7 +37,7 @@ Breakdown: TypeAlias = Literal["priority", "tenant"]
 Missed: TypeAlias = Literal["skip", "one", "all"]
 Right: TypeAlias = Literal["publish", "consume", "view"]
 
-# A time of a schedule is missed, and the schedule overdue, if no worker has acted for it within this.
+# A time of a schedule is missed, and the schedule overdue, if no worker has acted for it within this time.
 SCHEDULE_GRACE: Final = timedelta(seconds=60)
 
 
@@ -45,7 +45,7 @@ SCHEDULE_GRACE: Final = timedelta(seconds=60)
 class NewMessage:
     """A message for publish_many() or send_many() with options of its own, which are those of publish().
 
-    What is None is as given for all.
+    An option that is None has the value given for all messages.
     """
 
     payload: Any
@@ -61,7 +61,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What is needed to settle a message from anywhere: its queue, its id and the token that holds it."""
+    """All that a caller needs to settle a message: its queue, its id and the token that holds it."""
 
     queue_name: str
     message_id: int
@@ -70,7 +70,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableMessage:
-    """A message that became a dead letter, since the server cannot send it to any client; and why not."""
+    """A message that became a dead letter because the server cannot send it to any client; and the reason."""
 
     message_id: int
     error: str
@@ -90,12 +90,12 @@ class Topic:
 class QueueSettings:
     """A queue with its topic and every setting.
 
-    topic_name: None where the queue is of no topic. exclusive, keep_alive_until: a queue that is deleted when
-    nobody keeps it alive. paused_at: since when it delivers nothing; None where it does.
+    topic_name: None if the queue has no topic. exclusive, keep_alive_until: an exclusive queue is deleted
+    when its keep-alive has ended. paused_at: since when the queue delivers nothing; None if it delivers.
 
-    restricted: whether only roles with a grant may use it; see grant_queue().
+    restricted: whether only roles with a grant may use the queue; see grant_queue().
 
-    The settings are those of create_queue(), with the defaults that hold.
+    The settings are those of create_queue(), with the effective defaults.
     """
 
     id: int
@@ -125,7 +125,7 @@ class QueueSettings:
 class QueueGrant:
     """A right that a role has in a restricted queue.
 
-    role_exists: False where the role was dropped or renamed; the grant is of no effect then.
+    role_exists: False if the role was dropped or renamed; the grant has no effect then.
     """
 
     queue_name: str
@@ -136,16 +136,16 @@ class QueueGrant:
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """How many messages of a queue, or of one of its priorities or tenants, are where.
+    """How many messages of a queue, or of one of its priorities or tenants, are in each state.
 
-    pending_count: all that is still to be delivered. delayed_count: pending ones that are not due yet.
-    waiting_count: pending ones whose tenant has tenant_max_active others already. processing_count: leased to
-    a consumer. completed_count: done, as far as they are kept. total_count: pending, processing and
-    completed. dead_count: dead letters. oldest_pending_seconds: how long ago the oldest pending one was
-    published. priority, tenant: whose count it is, with a breakdown. is_estimate: whether the counts are not
-    exact, or others may be the tenants with the most; only so in a breakdown of a long backlog.
+    pending_count: messages that are still to be delivered. delayed_count: pending ones that are not due yet.
+    waiting_count: pending ones whose tenant is at tenant_max_active. processing_count: leased to a consumer.
+    completed_count: done and still kept. total_count: pending, processing and completed. dead_count: dead
+    letters. oldest_pending_seconds: how long ago the oldest pending one was published. priority, tenant: the
+    part of a breakdown that is counted. is_estimate: whether the counts are estimates, or other tenants may
+    have more; only in a breakdown of a long backlog.
 
-    A breakdown leaves out what is not counted that way: it is None.
+    Counts that a breakdown does not have are None.
     """
 
     queue_name: str
@@ -175,8 +175,8 @@ class ErrorEntry:
 class DeadLetter:
     """A message that failed for good: why, and its last ten errors.
 
-    reason: "no_attempts_left", "expired", or "failed" where it was rejected. delivery_attempts: how often it
-    was delivered. moved_at: when it died. cursor: for the next page of list_dlq_messages().
+    reason: "no_attempts_left", "expired", or "failed" if it was rejected. delivery_attempts: how often it was
+    delivered. moved_at: when it became a dead letter. cursor: for the next page of list_dlq_messages().
     """
 
     queue_name: str
@@ -196,11 +196,11 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ListedMessage:
-    """A message in a list: its state and what that state knows.
+    """A message in a list, with its state and the facts of that state.
 
-    due_at: when it is delivered, if delayed. leased_until, consumer: of the lease, while it is active;
-    consumer is a fingerprint of its token. reason, moved_at: of a dead letter. completed_at: of one that is
-    done. cursor: for the next page.
+    due_at: when a delayed message is delivered. leased_until, consumer: the lease of an active message;
+    consumer is a fingerprint of its token. reason, moved_at: of a dead letter. completed_at: of a completed
+    message. cursor: for the next page.
     """
 
     message_id: int
@@ -220,12 +220,12 @@ class ListedMessage:
 
 @dataclass(frozen=True, slots=True)
 class MessageDetails:
-    """All that is known of a message, in whatever state it is.
+    """All facts about a message, in any state.
 
-    expires_at: when its time to live is over. due_at: when it is delivered, if delayed. leased_until,
-    claimed_at, consumer: of the lease, while it is active; consumer is a fingerprint of its token.
-    last_error, errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter.
-    completed_at, result: of one that is done.
+    expires_at: when its time to live is over. due_at: when a delayed message is delivered. leased_until,
+    claimed_at, consumer: the lease of an active message; consumer is a fingerprint of its token. last_error,
+    errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter. completed_at, result: of
+    a completed message.
     """
 
     message_id: int
@@ -253,10 +253,10 @@ class MessageDetails:
 
 @dataclass(frozen=True, slots=True)
 class MessageResult:
-    """What became of a message: its state, and its result or its errors.
+    """The outcome of a message: its state, and its result or its errors.
 
     last_error, errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter.
-    completed_at, result: of one that is done.
+    completed_at, result: of a completed message.
     """
 
     message_id: int
@@ -273,7 +273,7 @@ class MessageResult:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """What maintain() did: an action, the queue, how many it touched."""
+    """What maintain() did: an action, the queue, and the number of rows."""
 
     action: str
     queue_name: str | None
@@ -281,7 +281,7 @@ class MaintenanceResult:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it says that there is more to do: maintain() wants to be called again at once."""
+        """Whether work is left: the caller should call maintain() again at once."""
         return self.action == "unfinished"
 
 
@@ -299,11 +299,11 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True)
 class ListedSchedule:
-    """What is sent again and again.
+    """A message that is sent again and again.
 
-    definition: by what its times are computed. missed: what is done about times that nobody was there for.
-    next_at: when it is due next. last_tick: the last of its times that a message was sent for. paused_at:
-    since when nothing is sent; None where it is.
+    definition: how its times are computed. missed: what a worker does about times that passed while no worker
+    ran. next_at: when it is due next. last_tick: the last time that a message was sent for. paused_at: since
+    when it sends nothing; None if it is not paused.
     """
 
     name: str
@@ -321,18 +321,18 @@ class ListedSchedule:
     created_at: datetime
 
     def is_overdue(self, now: datetime) -> bool:
-        """Whether a time of it has passed, and no worker has acted for it. now: by the database's clock."""
+        """Whether a time has passed that no worker has acted for. now: by the database's clock."""
         return self.paused_at is None and self.next_at < now - SCHEDULE_GRACE
 
 
 @dataclass(frozen=True, slots=True)
 class ListedWorker:
-    """A process that runs tasks, as it last told.
+    """A process that runs tasks, as of its last report.
 
     consumer: a fingerprint of the token of its leases, as messages show it. concurrency: how many tasks it
-    runs at once. seen_at: when it last told; is_alive: whether that is less than 30 seconds ago. stopping:
-    whether it takes no more. held: how many messages it has claimed. running: what it said of the tasks that
-    it runs.
+    runs at once. seen_at: the time of its last report; is_alive: whether that is less than 30 seconds ago.
+    stopping: whether it claims no more. held: how many messages it has claimed. running: its report of the
+    running tasks.
     """
 
     consumer: str

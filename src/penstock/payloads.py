@@ -1,7 +1,7 @@
-"""Payloads: what is stored of a Python value, and what comes back.
+"""Payloads: how a Python value is stored, and how a stored value is read.
 
-A payload is what JSON can hold, or bytes, or an instance of a model: a dataclass, a msgspec struct, a
-pydantic model. What PostgreSQL cannot store is refused before it is sent, with the path to the value.
+A payload is a JSON value, or bytes, or an instance of a model: a dataclass, a msgspec struct, a pydantic
+model. A value that PostgreSQL cannot store is refused before it is sent, with the path to the value.
 """
 
 from __future__ import annotations
@@ -38,30 +38,30 @@ __all__ = [
 
 T = TypeVar("T")
 
-# What JSON can hold; not written as a recursive type, which would refuse a dict[str, int].
+# A JSON value; not written as a recursive type, which would refuse a dict[str, int].
 Json: TypeAlias = Any
 
-# As it travels: JSON as text, or bytes.
+# As sent to the database: JSON as text, or bytes.
 Stored: TypeAlias = "str | bytes"
 
-# PostgreSQL's parser and Python's own give up somewhere beyond, at a depth that depends on their stacks.
+# Deeper nesting can exceed the stacks of PostgreSQL's parser and Python's own.
 MAX_DEPTH = 500
-# The most that max_payload_bytes of a queue can be.
+# The largest max_payload_bytes of a queue.
 MAX_BYTES = 256_000_000
-# What is told of errors of others, which may quote what they were given: so many, of so many characters.
+# Limits for the text of foreign errors, which may quote values: so many faults, of so many characters.
 MOST_FAULTS = 3
 MOST_TEXT = 200
-# What msgspec quotes: a value that is none of an enumeration.
+# msgspec quotes a value that is not in an enumeration.
 QUOTED = re.compile(r"^(Invalid (?:enum )?value) .*?(?= - at `|$)", re.DOTALL)
-# The one field of the object that stands where the server, or Python, cannot read a value; it says why.
+# The only field of the object that replaces an unreadable value; it says why the value is unreadable.
 UNREADABLE = "penstock_unreadable"
-# From here on Python writes a float with an exponent.
+# From this number on Python writes a float with an exponent.
 EXPONENT_FROM = 1e16
 
 
 @runtime_checkable
 class Codec(Protocol[T]):
-    """Turns a value into what JSON can hold, or bytes, and back; raises ValueError where it does not fit."""
+    """Turns a value into a JSON value or bytes, and back; raises ValueError if the value does not fit."""
 
     def encode(self, value: T, /) -> Json: ...
 
@@ -77,13 +77,13 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 class Encoded(msgspec.Struct, frozen=True):
-    """A payload that has been checked, as it is to be stored: numbers as they were written, for one."""
+    """A checked payload in its stored form, for example with numbers as they were written."""
 
     stored: Stored
 
 
 def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
-    """What to send for a payload."""
+    """Encode a payload for the database."""
     if type(payload) is Encoded:
         return payload.stored
     plain = payload if codec is None else _convert(codec, payload)
@@ -96,7 +96,7 @@ def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
 
 
 def decode(stored: Stored, codec: Codec[T] | None) -> T:
-    """The value that a stored payload stands for."""
+    """Decode a stored payload."""
     try:
         plain = load_json(stored) if isinstance(stored, str) else stored
     except (ValueError, RecursionError) as exc:
@@ -110,15 +110,15 @@ def decode(stored: Stored, codec: Codec[T] | None) -> T:
 
 
 def encode_json(plain: object, name: str = "payload") -> str:
-    """JSON as text, such that PostgreSQL stores it and the same comes back."""
+    """JSON as text that PostgreSQL stores, and that decodes to an equal value."""
     try:
         if _is_plain(plain, MAX_DEPTH) and b"\\u0000" not in (encoded := _encode_plain(plain)):
             return _sized(encoded).decode()
     except (ValueError, OverflowError, RecursionError):
-        pass  # half of a surrogate pair, an integer beyond 64 bits, a stack that is nearly full
+        pass  # half of a surrogate pair, an integer beyond 64 bits, or a stack that is nearly full
     for path, fault in _faults(plain, name):
         raise PayloadInvalid(f"{path} {fault}")
-    # Subclasses of the plain types, large numbers, a backslash before "u0000": rare, and well-formed.
+    # Subclasses of the plain types, large numbers, a backslash before "u0000" are rare, but valid.
     try:
         text = _render(plain)
     except RecursionError:
@@ -128,7 +128,7 @@ def encode_json(plain: object, name: str = "payload") -> str:
 
 
 def _render(value: Any) -> str:
-    """JSON of a value without a fault. PostgreSQL would read 1e+23 as an integer, which is another number."""
+    """JSON of a valid value. Avoids 1e+23, which PostgreSQL would read as an integer: another number."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{_encode_text(key)}:{_render(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
@@ -139,12 +139,12 @@ def _render(value: Any) -> str:
 
 
 def load_json(text: str) -> Json:
-    """The value of JSON text, as the database writes it: without a blank around it."""
+    """Decode JSON text as the database writes it: without surrounding blanks."""
     return _decode_first(text)[0]
 
 
 def load_headers(text: str | None) -> dict[str, Any]:
-    """Headers of a message; empty where it is without."""
+    """Headers of a message; empty if it has none."""
     try:
         found = load_json(text) if text else {}
     except (ValueError, RecursionError) as exc:
@@ -153,7 +153,7 @@ def load_headers(text: str | None) -> dict[str, Any]:
 
 
 def codec_of(model: Any) -> Codec[Any]:
-    """The codec of a model: itself if it is one, else one that validates for its type."""
+    """The codec of a model: the model itself if it is a codec, else a codec that validates its type."""
     if isinstance(model, Codec) and not isinstance(model, type):
         return model
     return _model_codec(model)
@@ -166,12 +166,12 @@ def _model_codec(model: Any) -> Codec[Any]:
 
 @lru_cache(maxsize=1024)
 def _own_codec(cls: type) -> Codec[Any] | None:
-    """The codec of a value that is an instance of a model; None for plain ones."""
+    """The codec for an instance of a model; None for plain values."""
     return _model_codec(cls) if is_model(cls) else None
 
 
 def is_model(cls: type) -> bool:
-    """Whether it is a class of models: a dataclass, a struct, a pydantic model."""
+    """Whether a class is a model: a dataclass, a struct, a pydantic model."""
     return dataclasses.is_dataclass(cls) or issubclass(cls, msgspec.Struct) or is_pydantic(cls)
 
 
@@ -181,13 +181,13 @@ def is_pydantic(model: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ModelCodec(Generic[T]):
-    """Of a dataclass, a struct, or any type that msgspec knows."""
+    """For a dataclass, a struct, or any type that msgspec knows."""
 
     model: type[T]
 
     def encode(self, value: T) -> Json:
         plain = msgspec.to_builtins(value, str_keys=True)
-        # A dataclass does not look at what it is given: only the way back tells whether it fits.
+        # A dataclass does not check its values: only decoding finds values that do not fit.
         msgspec.convert(plain, self.model, str_keys=True)
         return plain
 
@@ -196,7 +196,7 @@ class _ModelCodec(Generic[T]):
 
 
 class _PydanticCodec:
-    """Of a pydantic model or dataclass. The program that has one has pydantic."""
+    """For a pydantic model or dataclass. A program with such a model has pydantic installed."""
 
     def __init__(self, model: Any) -> None:
         from pydantic import TypeAdapter  # noqa: PLC0415
@@ -205,7 +205,7 @@ class _PydanticCodec:
         self._adapter = TypeAdapter(model)
 
     def encode(self, value: Any) -> Json:
-        # By way of JSON, as a strict model reads a date or a UUID from nothing else but text of JSON.
+        # Through JSON, because a strict model reads a date or a UUID only from JSON text.
         adapter = self._adapter
         if not isinstance(value, self.model):
             value = adapter.validate_json(encode_json(value))
@@ -225,7 +225,7 @@ def _convert(codec: Codec[Any], payload: object) -> Json:
 
 
 def fault_of(exc: BaseException) -> str:
-    """What is wrong with a value, without the value itself: errors are logged, and kept in dead letters."""
+    """What is wrong with a value, without the value, because errors are logged and kept in dead letters."""
     if type(exc).__module__.startswith("pydantic") and hasattr(exc, "errors"):
         faults = exc.errors(include_url=False, include_input=False, include_context=False)
         texts = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".removeprefix(": ") for fault in faults]
@@ -235,7 +235,7 @@ def fault_of(exc: BaseException) -> str:
 
 
 def harmless(exc: BaseException) -> BaseException | None:
-    """The exception, where its own text has no more in it than fault_of() tells: as the cause of another."""
+    """The exception, if its text has no more than fault_of() tells; it can then be the cause of another."""
     return exc if fault_of(exc) == str(exc) else None
 
 
@@ -259,7 +259,7 @@ def _sized(stored: bytes) -> bytes:
 
 
 def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911
-    """Whether a value is made of nothing but the types of JSON: quick, and the only look at most payloads."""
+    """Whether a value consists of JSON types only: fast, and the only check for most payloads."""
     cls = type(value)
     if cls in _SCALARS:
         return True
@@ -271,7 +271,7 @@ def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911
                 return False
         return True
     if (cls is list or cls is tuple) and depth:
-        # Not all() of a generator: that takes three times as much of the stack.
+        # Not all() with a generator, which takes three times as much stack.
         for item in value:  # noqa: SIM110
             if not (type(item) in _SCALARS or _is_plain(item, depth - 1)):
                 return False
@@ -280,8 +280,8 @@ def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911
 
 
 def _faults(value: object, name: str) -> Iterator[tuple[str, str]]:
-    """Each value that cannot be stored: where it is, and why. No recursion: it may be deep, or endless."""
-    # For each container that is open: itself, its path, and the items that are still to be looked at.
+    """Each value that cannot be stored, with path and reason. No recursion: it may be deep or cyclic."""
+    # For each open container: itself, its path, and its unchecked items.
     above: list[tuple[object, str, Iterator[tuple[Any, Any]]]] = []
     path = name
     while True:

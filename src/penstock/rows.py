@@ -1,4 +1,4 @@
-"""How rows become models: for each model its columns, written so that every driver returns the same."""
+"""How rows become models: the columns of each model, written so that every driver returns the same."""
 
 from __future__ import annotations
 
@@ -80,23 +80,23 @@ def seconds(interval: str) -> str:
 
 
 def epoch(column: str) -> str:
-    """A moment that is finite, as microseconds since 1970."""
+    """A finite timestamp, as microseconds since 1970."""
     return f"cast(extract(epoch from {column}) operator(pg_catalog.*) 1000000 as bigint)"
 
 
 def epoch_of_now(column: str) -> str:
-    """As epoch(), of a moment in this century: quicker, and as exact."""
+    """As epoch(), for timestamps of this century: faster, and as exact."""
     return f"cast(pg_catalog.date_part('epoch', {column}) operator(pg_catalog.*) 1000000 as bigint)"
 
 
 def moment(microseconds: int | None) -> Any:
-    """The moment so long after 1970; None stays None, as a column allows."""
+    """The time so many microseconds after 1970; None stays None, for nullable columns."""
     if microseconds is None:
         return None
     try:
         return EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
-        # PostgreSQL knows infinity, the year 20000 and years before Christ. The ends of Python's time do.
+        # PostgreSQL has infinity, the year 20000 and years before Christ: use the limits of datetime.
         return (datetime.max if microseconds > 0 else datetime.min).replace(tzinfo=UTC)
 
 
@@ -108,7 +108,7 @@ def _loaded(text: str | None) -> Json:
     try:
         return None if text is None else load_json(text)
     except (ValueError, RecursionError):
-        return text  # of thousands of digits or levels, put there by SQL: one such should not spoil a list
+        return text  # SQL may store thousands of digits or levels: one such value must not break a list
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Columns(Generic[T]):
 
 
 def _time(name: str) -> Column:
-    # The ends of Python's time; PostgreSQL knows infinity, and years whose microseconds 64 bits do not hold.
+    # The limits of Python's datetime. PostgreSQL has infinity, and its microseconds may not fit 64 bits.
     is_late = f"{name} operator(pg_catalog.>=) pg_catalog.timestamptz '10000-01-01 00:00:00+00'"
     is_early = f"{name} operator(pg_catalog.<) pg_catalog.timestamptz '0001-01-01 00:00:00+00'"
     found = f"when {is_late} then {INFINITY} when {is_early} then -{INFINITY} else {epoch(name)}"

@@ -1,12 +1,12 @@
-"""Installs and upgrades the schema `penstock` in a database, and says which version is there.
+"""Installs and upgrades the schema `penstock` in a database, and reads its version.
 
-`sql/tables` holds numbered files that are run once, `sql/functions` and `sql/roles.sql` what is true now, run
-at every upgrade; a function that no file creates any more is dropped. `script` and `install` run the same:
-the files with their marks expanded (`sql_fragments.py`).
+`sql/tables` holds numbered files that run once. `sql/functions` and `sql/roles.sql` hold the current state
+and run at every upgrade, which drops functions that no file creates any more. `script` and `install` run the
+same SQL: the files with their marks expanded (`sql_fragments.py`).
 
-The installer runs with the rights of its role, perhaps of a superuser. So `sql/guards` goes first: only the
-owner of the schema may install, upgrade and drop it, and no other role may have put anything into it. Before
-that, statements look into the catalog only, with every name qualified: see docs/explanation/security.md.
+The installer runs with the rights of its role, perhaps of a superuser. So `sql/guards` runs first: only the
+owner of the schema may install, upgrade and drop it, and no other role may have put objects into it. Before
+the guards, statements read only the catalog, with every name qualified: see docs/explanation/security.md.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ __all__ = [
 
 SQL = Path(__file__).parent / "sql"
 
-# One installer at a time in a database. The second key is 0 for this purpose.
+# One installer at a time in a database. The second key is 0 for the installer.
 LOCK = "pg_catalog.pg_advisory_xact_lock(1346719315, 0)"
 
 CHANGED_SETTINGS = ("client_min_messages", "search_path", "check_function_bodies")
 
 ROLES = ("penstock_admin", "penstock_viewer", "penstock_consumer", "penstock_publisher")
 
-# Where the session is a superuser's: the owner of the schema, or of a function or table in it, who is not a
-# superuser; else null. Functions run code of their owner, and tables have triggers of theirs.
+# In a superuser's session: the owner of the schema, or of a function or table in it, if that owner is not a
+# superuser; else null. Functions run code of their owner, and tables have triggers of their owner.
 # Operators are qualified, too: the owner of a database can set a search path for all sessions in it.
 LOWER_OWNER = """(
     select o.rolname
@@ -77,7 +77,7 @@ UPGRADE = "Upgrade the package on this machine: pip install --upgrade penstock."
 
 @dataclass(frozen=True, slots=True)
 class SchemaVersion:
-    """What is installed: by which package, its last numbered file, a digest of the rest."""
+    """The installed version: of the package, its last numbered file, and a digest of the other files."""
 
     package_version: str
     migration: int
@@ -87,7 +87,7 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What `install` found, what is there now, and the names of the numbered files that it ran."""
+    """The version that `install` found, the version now, and the names of the numbered files that it ran."""
 
     before: SchemaVersion | None
     after: SchemaVersion
@@ -107,7 +107,7 @@ class File:
 
     @property
     def number(self) -> int:
-        """Of a file in `sql/tables`: 12 for 0012_what.sql."""
+        """The number of a file in `sql/tables`: 12 for 0012_what.sql."""
         return int(self.name.partition("_")[0])
 
 
@@ -126,7 +126,7 @@ class Source:
 
     @property
     def digest(self) -> str:
-        """Of all that is run at every upgrade: the same digest and number mean the same schema."""
+        """The digest of all files that run at every upgrade: equal digest and number mean an equal schema."""
         text = "\0".join([_BOOKKEEPING, *(file.text for file in self.functions), self.roles])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -134,12 +134,12 @@ class Source:
         return (found.migration, found.digest) == (self.number, self.digest)
 
     def is_older_than(self, found: SchemaVersion) -> bool:
-        """Whether what is installed is newer; the script makes the same test in SQL."""
+        """Whether the installed version is newer; the script makes the same test in SQL."""
         newer = _release(found.package_version) > _release(self.package_version)
         return found.migration > self.number or (newer and not self.is_installed_as(found))
 
     def has_nothing_to_do(self, found: SchemaVersion | None) -> bool:
-        """Whether the same is installed; a newer package with the same SQL still writes down its version."""
+        """Whether the same SQL is installed; a newer package with the same SQL still records its version."""
         if found is None or _release(found.package_version) < _release(self.package_version):
             return False
         return self.is_installed_as(found)
@@ -147,12 +147,12 @@ class Source:
 
 @lru_cache(maxsize=1)
 def _loaded() -> Source:
-    """The package's own SQL, read once: each client compares it with what is installed."""
+    """The package's own SQL, read once, because each client compares it with the installed version."""
     return load()
 
 
 def load(root: Path = SQL, package_version: str = __version__) -> Source:
-    """The SQL below a directory, the package's own unless told otherwise."""
+    """Read the SQL below a directory, by default the package's own."""
     fragments = load_fragments(root / "fragments")
     tables, functions = (
         tuple(
@@ -168,7 +168,7 @@ def load(root: Path = SQL, package_version: str = __version__) -> Source:
 
 
 def script(source: Source | None = None) -> str:
-    """All of it as plain SQL, for `psql -f`: installs, upgrades, or changes nothing that matters."""
+    """The complete SQL for `psql -f`: it installs, upgrades, or changes nothing that matters."""
     source = source or load()
     return f"""-- Penstock {source.package_version}: installs or upgrades its schema, in one transaction.
 -- psql --no-psqlrc --set ON_ERROR_STOP=1 --file this-file
@@ -181,9 +181,9 @@ commit;
 def install(connection: psycopg.Connection[Any], source: Source | None = None) -> Installed:
     """Install the schema, or upgrade it, or find that it is current; safe from many processes at once.
 
-    In a transaction of its own, or as a part of the one that the caller has open, which the caller commits.
-    Raises `SchemaTooNew` where a newer version of the package was here before, `SchemaUnsafe` where another
-    role owns the schema or has put something into it.
+    Runs in a transaction of its own, or in the caller's open transaction, which the caller commits. Raises
+    `SchemaTooNew` if a newer version of the package installed the schema, `SchemaUnsafe` if another role owns
+    the schema or has put objects into it.
     """
     source = source or load()
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
@@ -193,7 +193,7 @@ def install(connection: psycopg.Connection[Any], source: Source | None = None) -
             cursor.execute("set transaction isolation level read committed, read write")
         before, is_current = _compare(cursor, source)
         if not is_current:
-            # Looked at again with the lock held: of twenty processes that start at once one has work to do.
+            # Compare again with the lock held: of twenty processes that start at once, one has work to do.
             cursor.execute(f"select {LOCK}")
             before, is_current = _compare(cursor, source)
         if before and is_current:
@@ -207,9 +207,9 @@ def install(connection: psycopg.Connection[Any], source: Source | None = None) -
 
 
 def installed_version(connection: psycopg.Connection[Any]) -> SchemaVersion | None:
-    """Which version of the schema the database has, None if none; needs any one of the four roles.
+    """The version of the schema in the database, None if there is none; needs any of the four roles.
 
-    Raises `SchemaUnsafe` where the session is a superuser's and the owner of the schema is not a superuser.
+    Raises `SchemaUnsafe` in a superuser's session if the owner of the schema is not a superuser.
     """
     with connection.transaction():
         cursor = psycopg.Cursor(connection, row_factory=tuple_row)
@@ -221,12 +221,12 @@ def installed_version(connection: psycopg.Connection[Any]) -> SchemaVersion | No
 
 
 def check(connection: psycopg.Connection[Any], source: Source | None = None) -> SchemaVersion:
-    """The version of the schema, if it is this package's; else `SchemaMissing`, `-Outdated` or `-TooNew`."""
+    """The version of the schema if it fits this package; else `SchemaMissing`, `-Outdated` or `-TooNew`."""
     return check_version(installed_version(connection), connection.info.dbname, source)
 
 
 def check_owner(lower_owner: str | None, database: str) -> None:
-    """Refuse a `LOWER_OWNER`, who can replace each function that a superuser would call."""
+    """Refuse a `LOWER_OWNER`: this role can replace each function that a superuser would call."""
     if lower_owner is not None:
         raise SchemaUnsafe(
             f'the schema penstock in database "{database}", or something in it, belongs to role '
@@ -237,7 +237,7 @@ def check_owner(lower_owner: str | None, database: str) -> None:
 
 
 def check_version(found: SchemaVersion | None, database: str, source: Source | None = None) -> SchemaVersion:
-    """As `check()`, of a version that was read before."""
+    """As `check()`, for a version that was read before."""
     source = source or _loaded()
     if found is None:
         raise SchemaMissing(f'database "{database}" has no schema penstock', hint=MIGRATE)
@@ -248,7 +248,7 @@ def check_version(found: SchemaVersion | None, database: str, source: Source | N
         f"(migration {found.migration}), this package of {source.package_version} (migration {source.number})"
     )
     if source.is_older_than(found):
-        # Of one series of releases, and with the same tables: older clients go on while others are upgraded.
+        # Within a series of releases with the same tables, older clients continue during an upgrade.
         same_series = _release(found.package_version)[:2] == _release(source.package_version)[:2]
         if same_series and found.migration == source.number:
             return found
@@ -259,7 +259,7 @@ def check_version(found: SchemaVersion | None, database: str, source: Source | N
 def uninstall(connection: psycopg.Connection[Any]) -> None:
     """Drop the schema with all messages, and the four roles if no other database of the server uses them.
 
-    Raises `SchemaUnsafe` where another role owns the schema, or where objects outside of it depend on it.
+    Raises `SchemaUnsafe` if another role owns the schema, or if objects outside of it depend on it.
     """
     cursor = psycopg.Cursor(connection, row_factory=tuple_row)
     with connection.transaction():
@@ -268,12 +268,11 @@ def uninstall(connection: psycopg.Connection[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Presence:
-    """What the catalog says of a schema penstock.
+    """What the catalog says about a schema penstock.
 
     lower_owner: see LOWER_OWNER. is_own: whether the current role owns it. has_tables: whether the two tables
-    of the installer are there, ordinary tables of the owner. has_function: whether there is a function of
-    the owner that tells the version. lacks_grants: whether one of the four roles exists and was not
-    granted anything yet.
+    of the installer exist as ordinary tables of the owner. has_function: whether the owner has the function
+    that returns the version. lacks_grants: whether one of the four roles exists and has no grant yet.
     """
 
     lower_owner: str | None
@@ -316,7 +315,7 @@ def _look(cursor: psycopg.Cursor[tuple[Any, ...]]) -> _Presence | None:
     return None if row is None else _Presence(*row)
 
 
-# The owner reads the tables: after a change of owner the functions may still be the former owner's work.
+# The owner reads the tables: after a change of owner the functions may still hold the former owner's code.
 # Other roles may not read tables, so they call the function, which runs with the rights of the owner.
 _COLUMNS = "package_version, migration, digest, installed_at"
 _OWN_VERSION = """
@@ -336,9 +335,9 @@ def _read_version(cursor: psycopg.Cursor[tuple[Any, ...]], presence: _Presence) 
 
 
 def _compare(cursor: psycopg.Cursor[tuple[Any, ...]], source: Source) -> tuple[SchemaVersion | None, bool]:
-    """The version that is installed, and whether there is nothing to do.
+    """The installed version, and whether there is nothing to do.
 
-    Where only the guards can tell, nothing is read: they run first in all that is done then.
+    Reads nothing if only the guards can decide: the caller then runs the guards first.
     """
     presence = _look(cursor)
     if presence is None or presence.lower_owner is not None:
@@ -348,7 +347,7 @@ def _compare(cursor: psycopg.Cursor[tuple[Any, ...]], source: Source) -> tuple[S
 
 
 def _run(cursor: psycopg.Cursor[tuple[Any, ...]], text: str) -> None:
-    """Run statements that change settings, and put these back: the transaction may be the caller's."""
+    """Run statements that change settings, and restore these: the transaction may be the caller's."""
     settings = ", ".join(f"pg_catalog.current_setting('{name}')" for name in CHANGED_SETTINGS)
     before = cursor.execute(f"select {settings}").fetchone()
     assert before is not None
@@ -406,7 +405,7 @@ def _body(source: Source) -> str:
 
 
 def _guard(name: str) -> str:
-    """A file of `sql/guards`: it raises where it is not safe to go on, and changes nothing."""
+    """A file of `sql/guards`: it raises if the installation is not safe, and changes nothing."""
     return f"\n-- guards/{name}.sql\n{(SQL / 'guards' / f'{name}.sql').read_text('utf-8')}"
 
 
@@ -427,8 +426,8 @@ end
 $penstock$;
 """
 
-# A function that the files replace gets a new row version in pg_proc; one that they do not know keeps its
-# own. A setting holds the list, because not every role may create a temporary table.
+# A function that the files replace gets a new row version in pg_proc; a function without a file keeps its
+# old version. A setting holds the list, because not every role may create a temporary table.
 _BOOKKEEPING = f"""
 do $penstock$
 begin

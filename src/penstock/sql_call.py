@@ -30,7 +30,6 @@ __all__ = [
     "Row",
     "array",
     "call",
-    "call_each",
     "json_array",
     "numbered",
 ]
@@ -84,6 +83,8 @@ class Call(Generic[T]):
 SPOKEN = {
     "consumer_token": "token",
     "dedup_keys": "dedup_key",
+    "delays": "delay",
+    "errors": "error",
     "extension_seconds": "extension",
     "keep_alive_seconds": "keep_alive",
     "priorities": "priority",
@@ -127,7 +128,7 @@ EXPRESSIONS = {
         "penstock.clock() operator(pg_catalog.+)"
         " pg_catalog.make_interval(secs => cast(cast(%s as pg_catalog.text) as double precision))",
     ),
-    "delays": (
+    "deliver_delays": (
         "deliver_afters",
         "array(select coalesce(d.at,"
         " penstock.clock() operator(pg_catalog.+) pg_catalog.make_interval(secs => d.secs))"

@@ -1,4 +1,4 @@
-"""What a caller may write for a duration, a moment or a name, and what the database gets for it."""
+"""Durations, times and names as a caller may write them, and as the database gets them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ LOW: Final = 3
 # Seconds, or a timedelta.
 Duration: TypeAlias = "int | float | timedelta"
 
-# The longest that the schema's integers hold.
+# The longest duration that fits the schema's integers.
 LONGEST = 2**31 - 1
-# And what it takes as a delay before another attempt: a year.
+# The longest delay before another attempt that the schema accepts: a year.
 LONGEST_RETRY_DELAY = 31_536_000
 
 
 def interval(name: str, value: Duration, longest: int = LONGEST) -> float:
-    """A duration as seconds, not below zero."""
+    """A duration as seconds, not negative."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise InvalidArgument(f"{name} must be a number of seconds or a timedelta, not {shown(value)}")
@@ -47,7 +47,7 @@ def interval(name: str, value: Duration, longest: int = LONGEST) -> float:
 
 
 def time_limit(name: str, value: Duration | None) -> float | None:
-    """A duration as seconds, more than zero; None where there is no limit."""
+    """A duration as seconds, more than zero; None for no limit."""
     if value is None:
         return None
     limit = interval(name, value)
@@ -57,12 +57,12 @@ def time_limit(name: str, value: Duration | None) -> float | None:
 
 
 def seconds(name: str, value: Duration | None) -> int | None:
-    """A duration as whole seconds, rounded up: the schema counts in seconds."""
+    """A duration as whole seconds, rounded up, because the schema counts in seconds."""
     return None if value is None else math.ceil(interval(name, value))
 
 
 def moment(name: str, value: datetime | None) -> str | None:
-    """A moment as text. One without a time zone would mean another moment on another machine."""
+    """A time as text. A time zone is required: else the time would differ between machines."""
     if value is None:
         return None
     if not isinstance(value, datetime):
@@ -76,7 +76,7 @@ def moment(name: str, value: datetime | None) -> str | None:
 
 
 def flag(name: str, value: bool) -> bool:
-    """True or False, and nothing that only looks like it."""
+    """A bool; other types are refused."""
     if not isinstance(value, bool):
         raise InvalidArgument(f"{name} must be True or False, not {shown(value)}")
     return value

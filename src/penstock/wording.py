@@ -1,4 +1,4 @@
-"""How lengths of time, counts, signals and values read to a person."""
+"""Durations, counts, signals and values as text for people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 __all__ = ["age", "ago", "count", "shown", "signal_name"]
 
-# So much of a value is quoted in an error: enough to find it, not all that it holds.
+# The longest quote of a value in an error: enough to find the value, without all its content.
 MOST_SHOWN = 80
 UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -29,7 +29,7 @@ def age(seconds: float | timedelta) -> str:
 
 
 def ago(at: datetime, now: datetime) -> str:
-    """How long before now that was."""
+    """How long before now a time was."""
     return f"{age(max(now - at, timedelta()))} ago"
 
 
@@ -39,13 +39,13 @@ def count(number: int, thing: str, things: str | None = None) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as an error quotes it: cut, since it may be large, and hold what others should not read."""
+    """A value as an error quotes it: cut, because it may be large or private."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
 
 
 def signal_name(number: int) -> str:
-    """SIGTERM; those for real time have no names."""
+    """SIGTERM; the number for real-time signals, which have no names."""
     try:
         return signal.Signals(number).name
     except ValueError:

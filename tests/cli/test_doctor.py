@@ -12,8 +12,15 @@ import penstock
 from penstock.doctor import CHECKS
 
 from .command import Command
+from .inside import Quick
 
 NAMES = [check.name for check in CHECKS]
+
+
+@pytest.fixture
+def command(database18: str, tmp_path: Path) -> Command:
+    """Without a process for each call: what these tests look at is what it prints and does."""
+    return Quick(database18, tmp_path)
 
 
 @pytest.fixture

@@ -23,6 +23,13 @@ from penstock.cli import reading
 from penstock.cli.interrupts import Interrupts
 
 from .command import PATIENCE, PROGRAM, Answer, Command
+from .inside import Quick
+
+
+@pytest.fixture
+def command(database18: str, tmp_path: Path) -> Command:
+    """Without a process for each call: what these tests look at is what it prints and does."""
+    return Quick(database18, tmp_path)
 
 
 @pytest.fixture

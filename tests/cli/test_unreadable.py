@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -11,8 +12,15 @@ import penstock
 from tests.poison import damage
 
 from .command import Command
+from .inside import Quick
 
 NOISE = {"noise": [str(n) for n in range(20000)]}
+
+
+@pytest.fixture
+def command(database18: str, tmp_path: Path) -> Command:
+    """Without a process for each call: what these tests look at is what it prints and does."""
+    return Quick(database18, tmp_path)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from penstock.embedded import Server
 
 from ..conftest import Servers
-from ..sql.conftest import Emptied
+from ..sql.conftest import Emptied, Lent
 from ..sql.engine import Engine
 
 # Unlike a setting of the session, a table moves the time of connections that are open already.
@@ -84,6 +84,19 @@ def emptied(servers: Servers) -> Iterator[Emptied]:
 def database18(emptied: Emptied, server18: Server) -> str:
     """The DSN of a database with the schema and nothing else in it."""
     return emptied.get(server18)
+
+
+@pytest.fixture(scope="session")
+def lent() -> Iterator[Lent]:
+    with ExitStack() as stack:
+        yield Lent(stack)
+
+
+@pytest.fixture
+def sql18(lent: Lent, database18: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the test's database. The tests before have used it."""
+    with lent.to_a_test(database18) as connection:
+        yield connection
 
 
 @pytest.fixture

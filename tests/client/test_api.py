@@ -34,9 +34,11 @@ RENAMED = {
     "ack_message": "ack",
     "ack_messages": "ack_many",
     "nack_message": "nack",
+    "nack_messages": "nack_many",
     "release_message": "release",
     "release_messages": "release_many",
     "reject_message": "reject",
+    "reject_messages": "reject_many",
     "reject_unreadable_messages": "reject_unreadable",
     "extend_message_vt": "extend",
     "batch_extend_message_vt": "extend_many",
@@ -58,9 +60,14 @@ PARAMETERS = {
     "headers_list": "payloads",
     "ttls": "payloads",
     "dedup_keys": "payloads",
+    "delays": "delay",
+    "errors": "error",
 }
 OF_A_MESSAGE = {"queue_name", "message_id", "token", "message_ids", "tokens"}
-SETTLING = {"ack", "ack_many", "nack", "release", "release_many", "reject", "extend", "extend_many"}
+SETTLING = {
+    *("ack", "ack_many", "nack", "nack_many", "release", "release_many", "reject", "reject_many"),
+    *("extend", "extend_many"),
+}
 
 
 def test_errors_are_all_public() -> None:

@@ -375,7 +375,7 @@ def locked(sql: Sql, seconds: float) -> Iterator[None]:
 def test_what_may_take_long_is_not_cut(
     client: Client, queue: str, connect18: Callable[[], Sql], function: str
 ) -> None:
-    with locked(connect18(), 2.5 * TIMEOUT):
+    with locked(connect18(), 1.5 * TIMEOUT):
         LONG_CALLS[function](client, queue)
 
 

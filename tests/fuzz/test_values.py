@@ -18,9 +18,12 @@ VACUUM = b"vacuum penstock.ready, penstock.active, penstock.permits, penstock.wa
 def test_one_hostile_value_at_a_time(sql: psycopg.Connection[Any]) -> None:
     stage = furnish(sql)
     attempts = Attempts(sql)
+    # How a value is taken may depend on the server or on the caps of the queue: not on both at once.
+    with_caps = sql.info.server_version >= 180000
     for function in public_functions(sql):
         depends_on_queue = any("queue" in parameter.name for parameter in function.parameters)
-        for queue in ("plain", "both") if function.is_volatile and depends_on_queue else ("plain",):
+        by_queue = with_caps and function.is_volatile and depends_on_queue
+        for queue in ("plain", "both") if by_queue else ("plain",):
             vary(attempts, stage, function, queue)
     assert attempts.faults == [], "\n".join(attempts.faults)
 

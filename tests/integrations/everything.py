@@ -194,6 +194,12 @@ async def _settle(api: AsyncApi) -> None:
     await api.reject(claimed[4], "rejected")
     assert await api.reject_unreadable("mail", batch_size=5) == []
     await api.release(claimed[5])
+    nobodys = dataclasses.replace(claimed[6].receipt, token=NOBODY)
+    await api.send_many("mail", ["one", "two", "three", "four"], priority=0)
+    others = await api.consume_batch("mail", batch_size=3, visibility_timeout=100, token=WORKER)
+    await api.nack_many([*others[:1], nobodys], delay=timedelta(minutes=2), error="failed: 100% ☃")
+    await api.release_many([*others[1:2], nobodys], delay=60)
+    await api.reject_many([*others[2:], nobodys], error="rejected: %s")
     await api.extend(claimed[6], 1000)
     await api.extend_many([claimed[6], claimed[0].receipt], timedelta(seconds=9.5))
     await api.pulse(WORKER, timedelta(hours=1))

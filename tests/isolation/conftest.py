@@ -4,7 +4,7 @@ They share one database a server, emptied before each: one for each would take l
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -12,6 +12,7 @@ from penstock.embedded import Server
 from tests.conftest import Servers, connections
 from tests.isolation.invariants import broken
 from tests.isolation.session import Spec, open_spec
+from tests.sql.conftest import Lent
 
 EMPTY = """
 do $$
@@ -31,10 +32,14 @@ begin
         execute format('delete from penstock.%I', relation);
     end loop;
     update penstock.upkeep set done_at = '-infinity', after_queue = 0;
+    -- Only where a test moved the clock: all plans are made anew after that.
+    if 'select clock_timestamp()' <> (select prosrc from pg_proc where oid = 'penstock.clock()'::regprocedure)
+    then
+        create or replace function penstock.clock() returns timestamptz language sql volatile
+        as 'select clock_timestamp()';
+    end if;
 end
-$$;
-create or replace function penstock.clock() returns timestamptz language sql volatile
-as 'select clock_timestamp()';
+$$
 """
 
 
@@ -50,25 +55,31 @@ def shared_database18(servers: Servers, server18: Server) -> Iterator[str]:
         yield dsn
 
 
+@pytest.fixture(scope="session")
+def lent() -> Iterator[Lent]:
+    """The session that empties the database and looks at it in the end: it need not be a new one."""
+    with ExitStack() as stack:
+        yield Lent(stack)
+
+
 @contextmanager
-def emptied(dsn: str) -> Iterator[Spec]:
-    with connections(dsn) as connect:
-        owner = connect()
+def emptied(dsn: str, lent: Lent) -> Iterator[Spec]:
+    with lent.to_a_test(dsn) as owner, connections(dsn) as connect:
         owner.execute(EMPTY)
-        with open_spec(connect) as spec:
+        with open_spec(connect, owner) as spec:
             yield spec
         assert broken(owner) == []
 
 
 @pytest.fixture
-def spec(shared_database: str) -> Iterator[Spec]:
+def spec(shared_database: str, lent: Lent) -> Iterator[Spec]:
     """Sessions on each PostgreSQL that is here."""
-    with emptied(shared_database) as opened:
+    with emptied(shared_database, lent) as opened:
         yield opened
 
 
 @pytest.fixture
-def spec18(shared_database18: str) -> Iterator[Spec]:
+def spec18(shared_database18: str, lent: Lent) -> Iterator[Spec]:
     """Sessions on the embedded PostgreSQL only."""
-    with emptied(shared_database18) as opened:
+    with emptied(shared_database18, lent) as opened:
         yield opened

@@ -23,7 +23,7 @@ from penstock.waiting w join newest f using (queue_id) where w.rank < f.waiting_
 union all
 select 'below the floor: ' || to_jsonb(p)::text || ' floor ' || f.permit_ranks::text
 from penstock.permits p join newest f using (queue_id)
-where p.kind < 10 and p.rank < f.permit_ranks[p.kind + 1]
+where p.status = 'f' and p.rank < f.permit_ranks[coalesce(p.priority, 4) + 1]
 union all
 select 'below the floor: ' || to_jsonb(c)::text || ' floor ' || f.check_rank::text
 from penstock.line_checks c join newest f using (queue_id) where c.rank < f.check_rank
@@ -103,37 +103,35 @@ group by q.id having count(f.queue_id) not between 1 and 2
 """
 
 # Claims and settlements move permits. In every snapshot free ones, less debts, and those held add up.
-# One that a priority owes to another (its tenant says which) counts for that one.
 PERMITS = """
 with counted as (
-    select queue_id, kind % 10 as kind, case when kind % 10 = 4 then tenant else '' end as tenant,
-        case when kind between 10 and 14 then -1 else 1 end as n
+    select queue_id, priority, coalesce(tenant, '') as tenant, case status when 'd' then -1 else 1 end as n
     from penstock.permits
-    union all
-    select queue_id, tenant::int, '', 1 from penstock.permits where kind between 10 and 13 and tenant <> ''
 ), permits as (
-    select queue_id, kind, tenant, sum(n) as free from counted group by 1, 2, 3
+    select queue_id, priority, tenant, sum(n) as free from counted group by 1, 2, 3
 ), held as (
-    select queue_id, permit as kind, '' as tenant from penstock.active where permit is not null
-    union all select queue_id, 4, tenant from penstock.active where holds_tenant_permit
-    union all select queue_id, 4, tenant from penstock.ready where holds_tenant_permit
+    select queue_id, permit as priority, '' as tenant from penstock.active where permit is not null
+    union all select queue_id, null, tenant from penstock.active where holds_tenant_permit
+    union all select queue_id, null, tenant from penstock.ready where holds_tenant_permit
 ), holders as (
-    select queue_id, kind, tenant, count(*) as held from held group by 1, 2, 3
+    select queue_id, priority, tenant, count(*) as held from held group by 1, 2, 3
 ), expected as (
-    select q.id as queue_id, k.kind, '' as tenant, coalesce(q.quotas[k.kind + 1], 0) as permits
-    from penstock.queues q cross join generate_series(0, 3) k(kind) where q.quotas is not null
-    union all select queue_id, 4, tenant, permits from penstock.tenants
+    select q.id as queue_id, p.priority, '' as tenant, coalesce(q.quotas[p.priority + 1], 0) as permits
+    from penstock.queues q cross join generate_series(0, 3) p(priority) where q.quotas is not null
+    union all select queue_id, null, tenant, permits from penstock.tenants
 )
 select 'permits do not add up: ' || to_jsonb(e)::text || ' free ' || coalesce(p.free, 0)
     || ' held ' || coalesce(h.held, 0)
 from (select e.*, e.tenant collate "C" as key from expected e) e
-left join permits p on (p.queue_id, p.kind, p.tenant) = (e.queue_id, e.kind, e.key)
-left join holders h on (h.queue_id, h.kind, h.tenant) = (e.queue_id, e.kind, e.key)
+left join permits p
+    on (p.queue_id, p.tenant) = (e.queue_id, e.key) and p.priority is not distinct from e.priority
+left join holders h
+    on (h.queue_id, h.tenant) = (e.queue_id, e.key) and h.priority is not distinct from e.priority
 where coalesce(p.free, 0) + coalesce(h.held, 0) <> e.permits
 union all
-select 'tenant permit of a tenant that is not known: ' || to_jsonb(p)::text
+select 'permit of a tenant that is not known: ' || to_jsonb(p)::text
 from permits p
-where p.kind = 4 and not exists (
+where p.priority is null and not exists (
     select from penstock.tenants t where (t.queue_id, t.tenant) = (p.queue_id, p.tenant)
 )
 """
@@ -151,7 +149,8 @@ where (
         t.permits is distinct from q.tenant_max_active
         or q.tenant_max_active is null
         or exists (
-            select from penstock.permits p where (p.queue_id, p.kind, p.tenant) = (w.queue_id, 4, w.tenant)
+            select from penstock.permits p
+            where (p.queue_id, p.status, p.tenant) = (w.queue_id, 'f', w.tenant)
         )
     )
     and not exists (select from penstock.line_checks c where (c.queue_id, c.tenant) = (w.queue_id, w.tenant))

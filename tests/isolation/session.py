@@ -203,10 +203,12 @@ def claims(rows: list[Row]) -> list[Claim]:
 class Spec:
     """The sessions of one test."""
 
-    def __init__(self, connect: Connect, stack: ExitStack) -> None:
+    def __init__(
+        self, connect: Connect, stack: ExitStack, watcher: psycopg.Connection[Any] | None = None
+    ) -> None:
         self._connect = connect
         self._stack = stack
-        self.watcher = connect()
+        self.watcher = connect() if watcher is None else watcher
 
     def session(self) -> Session:
         connection = self._connect()
@@ -240,6 +242,6 @@ class Spec:
 
 
 @contextmanager
-def open_spec(connect: Connect) -> Iterator[Spec]:
+def open_spec(connect: Connect, watcher: psycopg.Connection[Any] | None = None) -> Iterator[Spec]:
     with ExitStack() as stack:
-        yield Spec(connect, stack)
+        yield Spec(connect, stack, watcher)

@@ -25,7 +25,7 @@ from penstock.active a join penstock.queues q on q.id = a.queue_id group by q.na
 AT_MOST_TWO_SINCE = """
 select pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8 and (select count(*) <= 2 from penstock.active)
 """
-PERMITS = "select kind, count(*) from penstock.permits group by kind order by kind"
+PERMITS = "select priority, count(*) from penstock.permits group by priority order by priority"
 
 
 def send(connection: Connection, queue: str, number: int, **options: Any) -> list[int]:
@@ -75,7 +75,7 @@ def test_it_would_be_seen_if_claims_did_not_take_permits(connect18: Connect) -> 
     """That the crowd can fail: permits are looked at, but not taken."""
     owner = connect18()
     rewrite(
-        owner, "_reserve", "delete from penstock.permits s\n", "update penstock.permits s set kind = kind\n"
+        owner, "_reserve", "delete from penstock.permits s\n", "update penstock.permits s set rank = rank\n"
     )
     owner.execute("select penstock.create_queue('pooled', max_active => 3, max_delivery_attempts => 0)")
     send(owner, "pooled", 100)
@@ -227,7 +227,9 @@ def test_backends_that_are_killed_leave_no_permit_behind(database18: str, connec
     assert crowd.failures == []
     assert crowd.violations == []
     assert owner.execute("select count(*) from penstock.done").fetchall() == [(300,)]
-    assert owner.execute("select count(*) from penstock.permits where kind < 4").fetchall() == [(5,)]
+    assert owner.execute(
+        "select count(*) from penstock.permits where status = 'f' and priority is not null"
+    ).fetchall() == [(5,)]
 
 
 # tenant_max_active
@@ -310,7 +312,7 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
     assert len(crowd.acked) > 100
     assert owner.execute("select count(*) from penstock.waiting").fetchall() == [(0,)]
     free = owner.execute(
-        "select tenant, count(*) from penstock.permits where kind = 4 group by tenant"
+        "select tenant, count(*) from penstock.permits where status = 'f' group by tenant"
     ).fetchall()
     assert {number for _, number in free} == {2}
 

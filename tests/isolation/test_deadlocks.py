@@ -23,7 +23,7 @@ from tests.isolation.session import Session, Spec, Step, call, open_spec
 
 DEADLOCK = "40P01"
 EXPECTED = {None, "PN001", "PN002", "PN003"}
-SECONDS = float(os.environ.get("PENSTOCK_STRESS_SECONDS", "8"))
+SECONDS = float(os.environ.get("PENSTOCK_STRESS_SECONDS", "5"))
 
 STATES = ("ready", "scheduled", "waiting", "active", "dead", "done")
 

@@ -9,7 +9,7 @@ from tests.isolation.invariants import broken
 from tests.isolation.rewriting import trust_the_floor_it_sees
 from tests.isolation.stress import Stress
 
-SECONDS = float(os.environ.get("PENSTOCK_STRESS_SECONDS", "8"))
+SECONDS = float(os.environ.get("PENSTOCK_STRESS_SECONDS", "5"))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ def queue(session: Session, cap: int = 1, **settings: Any) -> None:
 
 
 def behind_a_backlog(session: Session, cap: int = 1) -> list[Claim]:
-    """A queue in which another tenant has all its tenant_permits taken and hundreds of messages waiting."""
+    """A queue in which another tenant has all its permits taken and hundreds of messages waiting."""
     queue(session, cap)
     session.send("q", BACKLOG + cap, tenant="busy")
     held = session.claim("q", cap, vt_seconds=3600)

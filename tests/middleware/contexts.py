@@ -40,14 +40,14 @@ def call_of(*, count: Any = 1, **headers: Any) -> EnqueueCall:
 @contextmanager
 def entered(middleware: Sequence[Middleware], context: TaskContext) -> Iterator[None]:
     """What the worker does around a handler."""
-    token = contexts._current.set(context)
+    token = contexts.CURRENT.set(context)
     try:
         with ExitStack() as stack:
             for one in middleware:
                 stack.enter_context(one.run(context))
             yield
     finally:
-        contexts._current.reset(token)
+        contexts.CURRENT.reset(token)
 
 
 def run(middleware: Middleware, error: BaseException | None = None, **given: Any) -> None:

@@ -19,11 +19,11 @@ SWEEP: Indexes = FLOORS | {
     "active": {"active_lease", "active_pkey"},
     "scheduled": {"scheduled_due", "scheduled_expiry", "scheduled_pkey"},
     "waiting": {"waiting_order", "waiting_floor", "waiting_expiry", "waiting_pkey"},
-    "permits": {"permits_order", "permits_of_tenants"},
+    "permits": {"permits_order", "permits_tenant"},
     "tenants": {"tenants_pkey"},
     "line_checks": {"line_checks_order"},
 }
-PERMITS: Indexes = {"permits": {"permits_order"}}
+PERMITS: Indexes = {"permits": {"permits_order", "permits_tenant"}}
 WAITING: Indexes = {"waiting": {"waiting_order", "waiting_floor", "waiting_pkey"}}
 LINES: Indexes = {"tenants": {"tenants_pkey"}, "line_checks": {"line_checks_order"}}
 SEATED: Indexes = ORDER | PERMITS | WAITING | LINES | {"ready": {"ready_order", "ready_tenant"}}

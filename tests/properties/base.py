@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ..isolation.invariants import broken
-from .compare import check_beside, check_messages, check_statistics, check_tenant_permits, take_permits
+from .compare import check_beside, check_messages, check_permits, check_statistics, check_tenant_permits
 from .engine import Engine, Snapshot
 from .explaining import check_explanations
 from .messages import Draft, Message, Outside, Settings
@@ -59,6 +59,8 @@ drafts = st.builds(
     ttl=st.sampled_from([None, None, 25, 25, 100]),
     key=st.sampled_from([None, None, None, "k", "l"]),
     large=st.sampled_from([False, False, False, True]),
+    header=st.sampled_from([None, None, 1, 2]),
+    raw=st.sampled_from([False, False, True]),
 )
 
 
@@ -119,7 +121,7 @@ class Base(RuleBasedStateMachine):
         take_ranks(self.model, snapshot)
         self._check_floors(snapshot)
         check_messages(self.model, snapshot)
-        take_permits(self.model, snapshot)
+        check_permits(self.model, snapshot)
         check_tenant_permits(self.model, snapshot)
         check_ranks(snapshot)
         self.left_behind = check_beside(self.model, snapshot)

@@ -32,13 +32,9 @@ def quotas(most: int | None, least: int, shares: tuple[int, ...]) -> tuple[int, 
 
 @dataclass(slots=True)
 class Permits:
-    """The permits of a queue that nobody holds.
-
-    A priority that holds more than its quota, since caps or shares were changed, owes permits to others:
-    which of those gets the next one is the engine's choice. So what is free then comes from outside.
-    """
+    """The permits of a queue that no message holds."""
 
     free: Counter[int] = field(default_factory=Counter)
-    in_debt: bool = False
-    aside: Counter[int] = field(default_factory=Counter)
-    """Given back under a snapshot that cannot see what is owed: free when somebody looks who can."""
+    """Less than none: a debt."""
+    deferred: Counter[int] = field(default_factory=Counter)
+    """Given back under a snapshot that cannot see debts: free with the next look."""

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import pytest
 
-from .engine import Row, Snapshot, payload_of
-from .messages import PRIORITIES, Message
+from .engine import Row, Snapshot, body_of, headers_of, payload_of
+from .messages import Message
 from .model import BEFORE, Model
 from .queues import Queue
 
@@ -25,7 +25,9 @@ def expected_row(queue: Queue, message: Message) -> Row:
         "tenant": message.tenant or "",
         "attempts": message.attempts,
         "published_at": message.published_at,
-        "payload": None if message.large else payload_of(message.number, large=False),
+        "headers": headers_of(message),
+        "payload": None if message.large else payload_of(message),
+        "body": None if message.large else body_of(message),
         "errors": message.errors,
     }
     if message.state != "done":
@@ -33,6 +35,7 @@ def expected_row(queue: Queue, message: Message) -> Row:
             "attempts_limit": message.limit,
             "large": message.large,
             "expires_at": message.expires_at,
+            "lifetime": message.lifetime,
             "dedup_key": message.key,
         }
     match message.state:
@@ -64,14 +67,15 @@ def expected_row(queue: Queue, message: Message) -> Row:
 def actual_row(queue: Queue, row: Row) -> Row:
     """A row of a table, in the same form: only what its state knows."""
     errors = [(e["attempt"], datetime.fromisoformat(e["at"]), e["error"]) for e in row["errors"] or []]
-    always = {"payload", *{"dead": ("last_error",), "done": ("result",)}.get(row["state"], ())}
+    of_its_state = {"dead": {"last_error"}, "done": {"result"}}.get(row["state"], set())
+    always = {"headers", "payload", "body"} | of_its_state
     # What a cap left behind that is gone means nothing; and the rank of what waits is compared as an order.
     never = {"queue_id"}
     never |= {"rank"} if row["state"] == "waiting" else set()
     never |= {"permit"} if queue.quotas is None else set()
     never |= {"holds_tenant_permit"} if queue.cap is None else set()
     if row["state"] != "done":
-        always |= {"attempts_limit", "expires_at", "dedup_key"}
+        always |= {"attempts_limit", "expires_at", "lifetime", "dedup_key"}
     kept = {k: v for k, v in row.items() if k not in never and (v is not None or k in always)}
     return kept | {"errors": errors}
 
@@ -107,30 +111,18 @@ def check_messages(model: Model, snapshot: Snapshot) -> None:
             assert line == by_rank, f"tenant {tenant} does not wait in the order in which it came"
 
 
-def take_permits(model: Model, snapshot: Snapshot) -> None:
-    """Which permits are free, if none is too many: in all, of a priority, and as far as they are known."""
+def check_permits(model: Model, snapshot: Snapshot) -> None:
+    """Free permits, debts and deferred permits of each priority."""
     for queue in model.queues.values():
         quotas, permits, rows = queue.quotas, queue.permits, snapshot.permits[queue.name]
         assert snapshot.quotas[queue.name] == (None if quotas is None else list(quotas)), queue.settings
         if quotas is None:
             assert rows == [], f"queue {queue.name} has permits without a cap"
             continue
-        free = Counter({kind: n for kind, _, n in rows if kind < 10})
-        debts = {(kind - 10, to): n for kind, to, n in rows if 10 <= kind < 20}
-        owes, waits = Counter[int](), Counter[int]()
-        for (kind, to), n in debts.items():
-            owes[kind] += n
-            if to:
-                waits[int(to)] += n
-        held = queue.holders()
-        wrong = f"permits of queue {queue.name}: {rows}, held {held} of {quotas}"
-        assert {kind - 20: n for kind, _, n in rows if kind >= 20} == dict(+permits.aside), wrong
-        for kind in PRIORITIES:
-            assert free[kind] + waits[kind] - owes[kind] + held[kind] == queue.quota(kind), wrong
-            assert not (owes[kind] and free[kind] + waits[kind]), wrong
-        assert free.total() == max(0, sum(quotas) - sum(held[kind] for kind in PRIORITIES)), wrong
-        assert permits.in_debt or free == permits.free, wrong
-        permits.free, permits.in_debt = free, bool(debts)
+        wrong = f"permits of queue {queue.name}: {rows}, held {queue.holders()} of {quotas}"
+        expected = {"f": +permits.free, "d": -permits.free, "r": +permits.deferred}
+        for status, counted in expected.items():
+            assert {priority: n for found, priority, n in rows if found == status} == dict(counted), wrong
 
 
 def check_tenant_permits(model: Model, snapshot: Snapshot) -> None:
@@ -138,16 +130,16 @@ def check_tenant_permits(model: Model, snapshot: Snapshot) -> None:
         tenant_permits = snapshot.tenant_permits[queue.name]
         queue.lines = {tenant or None: listed for tenant, (listed, *_) in tenant_permits.items()}
         if queue.cap is None:
-            assert tenant_permits == {}, f"queue {queue.name} has tenant_permits without a cap"
+            assert tenant_permits == {}, f"queue {queue.name} has permits of tenants without a cap"
             continue
         for tenant in {*tenant_permits, *(m.tenant or "" for m in queue.messages.values())}:
             # A tenant not listed has all permits; one listed before the cap was raised gets more later.
-            listed, free, owed, aside = tenant_permits.get(tenant, (0, 0, 0, 0))
-            actual = (free - owed + queue.cap - listed, aside)
+            listed, free, debts, deferred = tenant_permits.get(tenant, (0, 0, 0, 0))
+            actual = (free - debts + queue.cap - listed, deferred)
             counted = queue.free_tenant_permits(tenant or None), queue.deferred_tenant_permits[tenant or None]
-            assert actual == counted, f"tenant_permits of tenant {tenant!r} in queue {queue.name}"
-            assert not (free and owed), (
-                f"tenant {tenant!r} owes tenant_permits in queue {queue.name}, and has free ones"
+            assert actual == counted, f"permits of tenant {tenant!r} in queue {queue.name}"
+            assert not (free and debts), (
+                f"tenant {tenant!r} has debts in queue {queue.name}, and free permits"
             )
 
 
@@ -196,9 +188,9 @@ def check_consumed(queue: Queue, claimed: list[Message], rows: list[Row]) -> Non
         {
             "message_id": m.id,
             "queue_name": queue.name,
-            "payload": payload_of(m.number, m.large),
-            "body": None,
-            "headers": None,
+            "headers": headers_of(m),
+            "payload": payload_of(m),
+            "body": body_of(m),
             "consumer_token": m.token,
             "delivery_attempts": m.attempts,
             "vt": m.vt,

@@ -12,7 +12,7 @@ import psycopg
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
-from .messages import Draft, Settings
+from .messages import Draft, Message, Settings
 
 Row = dict[str, Any]
 
@@ -28,34 +28,42 @@ from penstock.queues q
 join (
     select 'ready' as state, queue_id, id, priority, rank, null::boolean as redelivered,
         null::smallint as permit, holds_tenant_permit, attempts, attempts_limit, large, published_at,
-        expires_at, tenant, dedup_key, payload, errors, null::timestamptz as due_at, null::timestamptz as vt,
+        expires_at, lifetime,
+        tenant, dedup_key, headers, payload, body, errors, null::timestamptz as due_at,
+        null::timestamptz as vt,
         null::text as token, null::timestamptz as claimed_at, null::text as reason,
         null::timestamptz as moved_at, null::text as last_error, null::timestamptz as completed_at,
         null::jsonb as result
     from penstock.ready
     union all
     select 'waiting', queue_id, id, priority, rank, redelivered, null, null, attempts, attempts_limit, large,
-        published_at, expires_at, tenant, dedup_key, payload, errors, null, null, null, null, null, null,
+        published_at, expires_at, lifetime,
+        tenant, dedup_key, headers, payload, body, errors, null, null, null, null, null, null,
         null, null, null
     from penstock.waiting
     union all
     select 'scheduled', queue_id, id, priority, null, null, null, null, attempts, attempts_limit, large,
-        published_at, expires_at, tenant, dedup_key, payload, errors, due_at, null, null, null, null, null,
+        published_at, expires_at, lifetime,
+        tenant, dedup_key, headers, payload, body, errors, due_at, null, null, null, null, null,
         null, null, null
     from penstock.scheduled
     union all
     select 'active', queue_id, id, priority, null, null, permit, holds_tenant_permit, attempts,
-        attempts_limit, large, published_at, expires_at, tenant, dedup_key, payload, errors, null, vt, token,
+        attempts_limit, large, published_at, expires_at, lifetime,
+        tenant, dedup_key, headers, payload, body, errors, null, vt, token,
         claimed_at, null, null, null, null, null
     from penstock.active
     union all
     select 'dead', queue_id, id, priority, null, null, null, null, attempts, attempts_limit, large,
-        published_at, expires_at, tenant, dedup_key, payload, errors, null, null, null, null, reason,
+        published_at, expires_at, lifetime,
+        tenant, dedup_key, headers, payload, body, errors, null, null, null, null, reason,
         moved_at, last_error, null, null
     from penstock.dead
     union all
     select 'done', queue_id, id, priority, null, null, null, null, attempts, null, null, published_at, null,
-        tenant, null, payload, errors, null, null, token, claimed_at, null, null, null, completed_at, result
+        null,
+        tenant, null, headers, payload, body, errors, null, null, token, claimed_at, null,
+        null, null, completed_at, result
     from penstock.done
 ) m on m.queue_id = q.id
 """
@@ -97,20 +105,23 @@ select
                         )
                         and not exists (
                             select from penstock.permits p
-                            where (p.queue_id, p.kind, p.tenant) = (q.id, 4, c.tenant)
+                            where (p.queue_id, p.status, p.tenant) = (q.id, 'f', c.tenant)
                         )
                     )
                 )
-                else (select min(p.rank) from penstock.permits p where p.queue_id = q.id and p.kind = k)
+                else (
+                    select min(p.rank) from penstock.permits p
+                    where p.queue_id = q.id and p.status = 'f' and coalesce(p.priority, 4) = k
+                )
             end from generate_series(-1, 5) k order by k
         )) from penstock.queues q
     ) as heads_aside,
     (select jsonb_object_agg(q.name, q.quotas) from penstock.queues q) as quotas,
     (
         select jsonb_object_agg(q.name, (
-            select coalesce(jsonb_agg(jsonb_build_array(p.kind, p.tenant, p.n)), '[]') from (
-                select kind, tenant, count(*) as n
-                from penstock.permits where queue_id = q.id and kind % 10 < 4 group by 1, 2
+            select coalesce(jsonb_agg(jsonb_build_array(p.status, p.priority, p.n)), '[]') from (
+                select status, priority, count(*) as n
+                from penstock.permits where queue_id = q.id and priority is not null group by 1, 2
             ) p
         )) from penstock.queues q
     ) as permits,
@@ -118,8 +129,8 @@ select
         select jsonb_object_agg(q.name, (
             select coalesce(jsonb_object_agg(t.tenant, (
                 select jsonb_build_array(
-                    t.permits, count(*) filter (where p.kind = 4), count(*) filter (where p.kind = 14),
-                    count(*) filter (where p.kind = 24)
+                    t.permits, count(*) filter (where p.status = 'f'), count(*) filter (where p.status = 'd'),
+                    count(*) filter (where p.status = 'r')
                 )
                 from penstock.permits p where p.queue_id = q.id and p.tenant = t.tenant
             )), '{}') from penstock.tenants t where t.queue_id = q.id
@@ -153,10 +164,10 @@ class Snapshot:
     floors: dict[str, tuple[int, ...]]
     heads_aside: dict[str, tuple[int | None, ...]]
     quotas: dict[str, list[int] | None]
-    permits: dict[str, list[tuple[int, str, int]]]
-    """By kind, and to which priority they are owed."""
+    permits: dict[str, list[tuple[str, int, int]]]
+    """How many of each status and priority."""
     tenant_permits: dict[str, dict[str, tuple[int, int, int, int]]]
-    """Of each tenant that is listed: its tenant_permits, and those that are free, owed, put aside."""
+    """Of each tenant that is listed: how many permits it has; free ones, debts, deferred ones."""
     keys: dict[str, dict[str, int]]
     payloads: list[int]
     orphans: list[int]
@@ -164,8 +175,30 @@ class Snapshot:
     statistics: dict[str, Row]
 
 
-def payload_of(number: int, large: bool) -> Any:
-    return {"n": number, "filler": LARGE} if large else number
+def payload_of(message: Draft | Message) -> Any:
+    """The payload as JSON; None where the message has bytes instead."""
+    if message.raw:
+        return None
+    return {"n": message.number, "filler": LARGE} if message.large else message.number
+
+
+def body_of(message: Draft | Message) -> bytes | None:
+    if not message.raw:
+        return None
+    return b"%d" % message.number + (LARGE.encode() if message.large else b"")
+
+
+def headers_of(message: Draft | Message) -> dict[str, int] | None:
+    return None if message.header is None else {"h": message.header}
+
+
+def _bodies(drafts: Sequence[Draft]) -> list[bytes | None] | None:
+    """None where all are JSON: then the call may take its short way."""
+    return [body_of(draft) for draft in drafts] if any(draft.raw for draft in drafts) else None
+
+
+def _json(value: Any) -> Jsonb | None:
+    return None if value is None else Jsonb(value)
 
 
 class Engine:
@@ -305,16 +338,19 @@ class Engine:
         """publish_message or send_message."""
         message_id: int = self.one(
             f"""select penstock.{verb}_message(
-                %s, %s, deliver_after => %s, priority => %s, tenant => %s, ttl_seconds => %s, dedup_key => %s
+                %s, %s, deliver_after => %s, priority => %s, tenant => %s, ttl_seconds => %s, dedup_key => %s,
+                headers => %s, body => %s
             )""",
             [
                 target,
-                Jsonb(payload_of(draft.number, draft.large)),
+                _json(payload_of(draft)),
                 self._due(draft.delay),
                 draft.priority,
                 draft.tenant,
                 draft.ttl,
                 draft.key,
+                _json(headers_of(draft)),
+                body_of(draft),
             ],
         )
         return message_id
@@ -325,16 +361,18 @@ class Engine:
         return self.column(
             f"""select penstock.{verb}_messages(
                 %s, %s::jsonb[], deliver_after => %s, priority => %s, tenant => %s, ttl_seconds => %s,
-                dedup_key => %s
+                dedup_key => %s, headers => %s, bodies => %s
             )""",
             [
                 target,
-                [Jsonb(payload_of(d.number, d.large)) for d in drafts],
+                [_json(payload_of(d)) for d in drafts],
                 self._due(first.delay),
                 first.priority,
                 first.tenant,
                 first.ttl,
                 first.key,
+                _json(headers_of(first)),
+                _bodies(drafts),
             ],
         )
 
@@ -343,16 +381,19 @@ class Engine:
         return self.column(
             f"""select penstock.{verb}_messages(
                 %s, %s::jsonb[], deliver_afters => %s::timestamptz[], priorities => %s::int[],
-                tenants => %s::text[], ttls => %s::int[], dedup_keys => %s::text[]
+                tenants => %s::text[], ttls => %s::int[], dedup_keys => %s::text[],
+                headers_list => %s::jsonb[], bodies => %s
             )""",
             [
                 target,
-                [Jsonb(payload_of(d.number, d.large)) for d in drafts],
+                [_json(payload_of(d)) for d in drafts],
                 [self._due(d.delay) for d in drafts],
                 [d.priority for d in drafts],
                 [d.tenant for d in drafts],
                 [d.ttl for d in drafts],
                 [d.key for d in drafts],
+                [_json(headers_of(d)) for d in drafts],
+                _bodies(drafts),
             ],
         )
 

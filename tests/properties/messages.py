@@ -40,6 +40,9 @@ class Draft:
     ttl: int | None = None
     key: str | None = None
     large: bool = False
+    header: int | None = None
+    raw: bool = False
+    """Whether it is bytes instead of JSON."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,10 @@ class Message:
     ttl: timedelta | None
     expires_at: datetime | None
     key: str | None
+    header: int | None
+    raw: bool
+    lifetime: timedelta | None = None
+    """Set when it is requeued: its time to live starts anew then."""
     rank: int | None = None
     attempts: int = 0
     limit: int | None = None
@@ -69,9 +76,9 @@ class Message:
     completed_at: datetime | None = None
     result: int | None = None
     permit: int | None = None
-    """The line that it holds a permit of, while it is active in a queue with max_active."""
+    """The priority whose permit it holds, while it is active in a queue with max_active."""
     holds_tenant_permit: bool = False
-    """Whether it holds a seat of its tenant, while it is ready or active, under tenant_max_active."""
+    """Whether it holds a permit of its tenant, while it is ready or active, under tenant_max_active."""
     turn: tuple[bool, int] = (True, 0)
     """Where it waits aside: those that come back first, then as they came."""
     entered_as: str = ""

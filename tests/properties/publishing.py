@@ -22,9 +22,7 @@ class Publishing(Base):
 
     def _numbered(self, draft: Draft) -> Draft:
         self.number += 1
-        return Draft(
-            self.number, draft.priority, draft.tenant, draft.delay, draft.ttl, draft.key, draft.large
-        )
+        return replace(draft, number=self.number)
 
     @rule(target_=targets, draft=drafts, level=snapshots)
     def put_one(self, target_: tuple[str, str], draft: Draft, level: str | None) -> None:
@@ -45,9 +43,7 @@ class Publishing(Base):
     ) -> None:
         key = draft.key if keyed else None
         alike = [
-            self._numbered(
-                Draft(0, draft.priority, draft.tenant, draft.delay, draft.ttl, key, large and draft.large)
-            )
+            self._numbered(replace(draft, key=key, large=large and draft.large, raw=large and draft.raw))
             for large in sizes
         ]
         with self.engine.isolation(level):

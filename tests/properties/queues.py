@@ -62,7 +62,7 @@ class Queue:
             return None
         return message
 
-    # permits and tenant_permits
+    # permits
 
     @property
     def quotas(self) -> tuple[int, ...] | None:
@@ -79,17 +79,17 @@ class Queue:
 
     def free_permits(self, kind: int | None) -> int | None:
         """None: no cap."""
-        return None if kind is None else self.permits.free[kind]
+        return None if kind is None else max(0, self.permits.free[kind])
 
     def quota(self, kind: int) -> int:
         return self.quotas[kind] if self.quotas is not None and kind < len(self.quotas) else 0
 
     def holders(self) -> Counter[int | None]:
-        """How many hold a permit of each kind; what was put aside is held, too."""
-        return Counter(m.permit for m in self.state("active")) + Counter[int | None](self.permits.aside)
+        """How many hold a permit of each priority; a deferred one is held, too."""
+        return Counter(m.permit for m in self.state("active")) + Counter[int | None](self.permits.deferred)
 
     def free_tenant_permits(self, tenant: str | None) -> int:
-        """Less than none: so many are owed."""
+        """Less than none: so many debts."""
         assert self.cap is not None
         held = sum(m.holds_tenant_permit and m.tenant == tenant for m in self.state("ready", "active"))
         return self.cap - held - self.deferred_tenant_permits[tenant]
@@ -104,16 +104,16 @@ class Queue:
             self.returned[message.tenant] += 1
 
     def hand_on(self, at: datetime, *, snapshot: bool = False) -> None:
-        """Permits that were given back are free, tenant_permits go to the next; what is owed is paid first.
+        """Returned permits repay debts, or are free; those of tenants go to the next message that waits.
 
         Under a snapshot that cannot see all, that is left to the next look.
         """
         left, returned = self.left, self.returned
         self.left, self.returned = Counter(), Counter()
         if self.quotas is not None and snapshot:
-            self.permits.aside += left
+            self.permits.deferred += left
         elif self.quotas is not None:
-            self.permits.free += left
+            self.permits.free.update(left)
         if self.cap is not None and snapshot:
             self.deferred_tenant_permits += returned
         elif self.cap is not None:
@@ -127,7 +127,7 @@ class Queue:
 
     def take_returns(self, at: datetime) -> None:
         """What was given back under a snapshot."""
-        self.left, self.permits.aside = self.permits.aside, Counter()
+        self.left, self.permits.deferred = self.permits.deferred, Counter()
         self.returned, self.deferred_tenant_permits = self.deferred_tenant_permits, Counter()
         self.hand_on(at)
 
@@ -214,7 +214,7 @@ class Queue:
         self.entries.append(Entry(message, kind))
 
     def give_tenant_permits(self, messages: Sequence[Message]) -> None:
-        """As far as there are tenant_permits; behind what waits of a tenant they line up."""
+        """As far as its tenant has permits; behind what waits of a tenant they line up."""
         waiting = {m.tenant for m in self.state("waiting")}
         for tenant in ({m.tenant for m in messages} & self.lines.keys()) - waiting:
             own = [m for m in messages if m.tenant == tenant]
@@ -307,8 +307,8 @@ class Queue:
     def promote(self, at: datetime, in_line: Collection[int]) -> int:
         """Messages that are due: as new ones, or beside others where they are retried.
 
-        Seats are given by priority and due time. Of those due at the same time the engine chooses: by
-        in_line, what is ready or active after the step.
+        Permits of tenants are given by priority and due time. Of those due at the same time the engine
+        chooses: by in_line, what is ready or active after the step.
         """
         due = [m for m in self.state("scheduled") if m.due_at is not None and m.due_at <= at]
         stale = [m for m in due if m.over(at)]
@@ -331,15 +331,8 @@ class Queue:
         """What is active when a cap comes holds a permit of each kind; what is ready waits for its turn."""
         before = self.quotas, self.cap
         self.settings = settings
-        if before[0] is None and self.quotas is not None:
-            for message in self.state("active"):
-                message.permit = self.kind(message.priority)
         if self.quotas != before[0]:
-            self.permits = Permits()
-        if self.quotas is not None and self.quotas != before[0]:
-            held = self.holders()
-            self.permits.free = Counter({kind: self.quota(kind) - held[kind] for kind in PRIORITIES})
-            self.permits.in_debt = min(self.permits.free.values()) < 0
+            self._make_permits()
         if (before[1] is None) != (self.cap is None):
             self.deferred_tenant_permits = Counter()
         if before[1] is None and self.cap is not None:
@@ -352,8 +345,26 @@ class Queue:
         if self.cap != before[1]:
             self.leave_checks({m.tenant: 0 for m in self.state("waiting")}, unseen=True)
 
+    def _make_permits(self) -> None:
+        """A message that is one too many of its priority holds a permit of one that has too few."""
+        self.permits = Permits()
+        if self.quotas is None:
+            return
+        active = sorted(self.state("active"), key=lambda m: (m.claimed_at, m.id))
+        for message in active:
+            message.permit = self.kind(message.priority)
+        free = Counter({kind: self.quota(kind) for kind in PRIORITIES})
+        free.subtract(m.permit for m in active if m.permit is not None)
+        lacking = [kind for kind in reversed(PRIORITIES) for _ in range(free[kind])]
+        for message in active:
+            if lacking and message.permit is not None and free[message.permit] < 0:
+                free[message.permit] += 1
+                message.permit = lacking.pop(0)
+                free[message.permit] -= 1
+        self.permits.free = free
+
     def heads(self) -> tuple[int | None, ...]:
-        """The first rank of each priority, of what waits aside, of the permits and tenant_permits."""
+        """The first rank of each priority, of what waits aside, of the permits of priorities and tenants."""
         ready = (line[0].rank if (line := self.line(p)) else None for p in PRIORITIES)
         return (*ready, *self.heads_aside)
 

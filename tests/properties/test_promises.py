@@ -78,7 +78,7 @@ def test_what_comes_back_is_not_overtaken(sql: Sql) -> None:
 
 
 def test_a_claim_under_a_cap_that_was_lowered_waits_for_what_was_settled_under_a_snapshot(sql18: Sql) -> None:
-    """A place that is owed is not delivered on, whoever gives it back."""
+    """A permit that repays a debt is not delivered on, whichever session returns it."""
     sql18.execute("select penstock.create_queue('q', max_active => 12, priority_shares => '{0,0,100,0}')")
     sql18.execute("select penstock.send_messages('q', '{1,2,3,4,5,6,7,8}')")
     held = column(sql18, "select message_id from penstock.consume_messages_batch('q', 'me', 30, 6)")
@@ -90,7 +90,7 @@ def test_a_claim_under_a_cap_that_was_lowered_waits_for_what_was_settled_under_a
     assert delivery(sql18) == []
 
 
-def test_a_seat_that_is_owed_is_not_taken_after_a_settle_under_a_snapshot(sql18: Sql) -> None:
+def test_a_tenant_permit_that_repays_a_debt_is_not_taken_after_a_settle_under_a_snapshot(sql18: Sql) -> None:
     sql18.execute("select penstock.create_queue('q', tenant_max_active => 3)")
     sql18.execute("select penstock.send_messages('q', '{1,2,3,4,5,6}', tenant => 'x')")
     held = column(sql18, "select message_id from penstock.consume_messages_batch('q', 'me', 30, 6)")

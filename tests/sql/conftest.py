@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql as composed
+from psycopg.pq import TransactionStatus
 
 from penstock.embedded import Server
 
@@ -118,6 +119,73 @@ class Emptied:
             self._cleaners[version] = self._stack.enter_context(psycopg.connect(dsn, autocommit=True))
         self._cleaners[version].execute(EMPTY)
         return self._dsns[version]
+
+
+class Lent:
+    """One session for each database, lent to one test after the other.
+
+    A new one reads the catalog and compiles and plans each function again: four times the work of the test.
+    """
+
+    RESET = """
+        reset session authorization; reset role; reset all; close all; discard temp; discard sequences;
+        select pg_advisory_unlock_all()
+    """
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._idle: dict[str, psycopg.Connection[Any]] = {}
+
+    @contextmanager
+    def to_a_test(self, dsn: str) -> Iterator[psycopg.Connection[Any]]:
+        connection = self._idle.pop(dsn, None)
+        if connection is None or not self._answers(connection):
+            connection = psycopg.connect(dsn, autocommit=True)
+            self._stack.callback(connection.close)
+        try:
+            yield connection
+        finally:
+            if self._is_as_new(connection):
+                connection.execute(self.RESET)
+                self._idle[dsn] = connection
+            else:
+                connection.close()
+
+    def _answers(self, connection: psycopg.Connection[Any]) -> bool:
+        try:
+            connection.execute("select")
+        except psycopg.OperationalError:
+            connection.close()  # a test has ended all sessions
+            return False
+        return True
+
+    def _is_as_new(self, connection: psycopg.Connection[Any]) -> bool:
+        """Whether a reset undoes all that the test did: not so where notifications may be on their way."""
+        if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+            return False
+        if connection._notice_handlers or connection._notify_handlers or not connection.autocommit:
+            return False
+        return connection.execute("select pg_listening_channels()").fetchall() == []
+
+
+@pytest.fixture(scope="session")
+def lent() -> Iterator[Lent]:
+    with ExitStack() as stack:
+        yield Lent(stack)
+
+
+@pytest.fixture
+def sql(lent: Lent, database: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the test's database. The tests before have used it; `connect` opens new ones."""
+    with lent.to_a_test(database) as connection:
+        yield connection
+
+
+@pytest.fixture
+def sql18(lent: Lent, database18: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection to the test's database, on 18 only. The tests before have used it."""
+    with lent.to_a_test(database18) as connection:
+        yield connection
 
 
 @pytest.fixture(scope="session")

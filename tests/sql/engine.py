@@ -194,12 +194,13 @@ class Engine:
     def belongings(self) -> Snapshot:
         """Every row that belongs to a topic or a queue: all but what maintain() notes for itself.
 
-        A permit that was taken and given back is another row of the same kind: permits are counted.
+        A permit that was taken and returned is another row like it: permits are counted.
         """
         everything = self.snapshot()
         del everything["upkeep"], everything["floors"]
         counted = (
-            "select queue_id, kind, tenant, count(*) from penstock.permits group by 1, 2, 3 order by 1, 2, 3"
+            "select queue_id, status, priority, tenant, count(*) from penstock.permits group by 1, 2, 3, 4"
+            " order by 1, 2, 3, 4"
         )
         everything["permits"] = [str(row) for row in self.query(counted)]
         floors = [

@@ -8,20 +8,14 @@ from ..conftest import Connect
 from .engine import Engine, Row
 
 PERMITS = """
-select c.kind, sum(c.n)::int
-from penstock.queues q cross join lateral (
-    select p.kind %% 10, case when p.kind between 10 and 13 then -1 else 1 end
-    from penstock.permits p where p.queue_id = q.id and p.kind %% 10 < 4
-    union all
-    select p.tenant::int, 1 from penstock.permits p
-    where p.queue_id = q.id and p.kind between 10 and 13 and p.tenant <> ''
-) c(kind, n)
-where q.name = %s group by c.kind
-"""
-SEATS = """
-select nullif(p.tenant, ''), sum(case when p.kind = 4 then 1 else -1 end)::int
+select p.priority, sum(case p.status when 'd' then -1 else 1 end)::int
 from penstock.permits p join penstock.queues q on q.id = p.queue_id
-where q.name = %s and p.kind in (4, 14) group by p.tenant
+where q.name = %s and p.priority is not null group by p.priority
+"""
+TENANT_PERMITS = """
+select nullif(p.tenant, ''), sum(case p.status when 'd' then -1 else 1 end)::int
+from penstock.permits p join penstock.queues q on q.id = p.queue_id
+where q.name = %s and p.tenant is not null and p.status <> 'r' group by p.tenant
 """
 ACTIVE = """
 select a.priority, count(*)::int from penstock.active a join penstock.queues q on q.id = a.queue_id
@@ -38,16 +32,16 @@ STATES = {
 
 
 def free_permits(engine: Engine, queue: str = "q") -> dict[int, int]:
-    """Permits that are free by priority (all in the first where they share); less than none where owed.
+    """Permits that are free by priority (all in the first where they share); debts are negative.
 
-    What one priority owes to another, and what came back under an old snapshot, counts as free.
+    Deferred ones count as free.
     """
-    return {kind: n for kind, n in engine.query(PERMITS, queue) if n}
+    return {priority: n for priority, n in engine.query(PERMITS, queue) if n}
 
 
 def free_tenant_permits(engine: Engine, queue: str = "q") -> dict[str | None, int]:
-    """Seats that are free by tenant; less than none where owed."""
-    return {tenant: n for tenant, n in engine.query(SEATS, queue) if n}
+    """Permits of tenants that are free; debts are negative."""
+    return {tenant: n for tenant, n in engine.query(TENANT_PERMITS, queue) if n}
 
 
 def active(engine: Engine, queue: str = "q") -> dict[int, int]:

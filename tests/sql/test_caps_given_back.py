@@ -19,7 +19,7 @@ ALL_URGENT = {"min_active": 0, "priority_shares": [100, 0, 0, 0]}
 
 @pytest.fixture(autouse=True)
 def nothing_is_broken(engine: Engine) -> Iterator[None]:
-    """At the end of each test what is free, owed and held adds up, and all else that must hold does."""
+    """At the end of each test permits and debts add up, and all other invariants hold."""
     yield
     assert broken(engine.connection) == []
 

@@ -123,10 +123,11 @@ def test_tenants_take_turns_in_the_line(engine: Engine) -> None:
 
 
 def test_a_cap_that_was_lowered(engine: Engine) -> None:
-    claimed = full(engine)
+    shares = {"priority_shares": [0, 0, 100, 0]}
+    claimed = full(engine, max_active=4, **shares)
     message_id = engine.send("q")
-    engine.value("alter_queue", "q", max_active=10)
-    held = "ready: held back by max_active 10: priority 2 has 2 permits (20 percent), "
+    engine.value("alter_queue", "q", max_active=2)
+    held = "ready: held back by max_active 2: priority 2 has 2 permits (100 percent), "
     lowered = "are taken, since the cap or the shares were changed: at least"
     assert engine.explain("q", message_id) == f"{held}4 {lowered} 3 must be settled first; next in line"
     engine.ack(claimed[0])

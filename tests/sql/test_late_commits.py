@@ -7,19 +7,28 @@ mark.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
 import psycopg
 import pytest
 
-from ..conftest import Connect
+from penstock.embedded import Server
+
+from ..conftest import Connect, Servers
 from .engine import Engine, Row
 
 # How late a lease end or a due time may be found.
 SOON = 2.0
 MAINTAIN_SECONDS = 0.2
+
+
+@pytest.fixture
+def database18(servers: Servers, server18: Server) -> Iterator[str]:
+    """A fresh one: how often all is looked at depends on how many dead rows are in the way."""
+    with servers.database(server18) as dsn:
+        yield dsn
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def connect(connect18: Connect) -> Connect:
 
 @pytest.fixture(autouse=True)
 def nothing_is_broken(engine: Engine) -> Iterator[None]:
-    """At the end of each test what is free, owed and held adds up, and all else that must hold does."""
+    """At the end of each test permits and debts add up, and all other invariants hold."""
     yield
     assert broken(engine.connection) == []
 

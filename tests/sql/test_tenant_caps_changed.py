@@ -26,7 +26,7 @@ def connect(connect18: Connect) -> Connect:
 
 @pytest.fixture(autouse=True)
 def nothing_is_broken(engine: Engine) -> Iterator[None]:
-    """At the end of each test what is free, owed and held adds up, and all else that must hold does."""
+    """At the end of each test permits and debts add up, and all other invariants hold."""
     yield
     assert broken(engine.connection) == []
 
@@ -96,7 +96,7 @@ def test_a_cap_that_is_lowered_and_raised_again(engine: Engine) -> None:
 
 
 @strict
-def test_tenant_permits_that_an_old_snapshot_gives_back_pay_what_is_owed(
+def test_tenant_permits_that_an_old_snapshot_gives_back_repay_debts(
     engine: Engine, connect: Connect, level: str
 ) -> None:
     engine.queue("q", tenant_max_active=4)

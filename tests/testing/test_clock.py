@@ -71,7 +71,7 @@ def test_it_is_given_back_as_it_was(penstock_dsn: str) -> None:
         clock.advance(86400)
         assert definition() != before
         other = Clock(penstock_dsn)
-        with pytest.raises(PenstockError, match="moved by somebody else"):
+        with pytest.raises(PenstockError, match="another Clock has moved the clock"):
             other.advance(1)
         other.close()
     assert definition() == before

@@ -71,7 +71,7 @@ def test_a_template_that_somebody_is_connected_to(server18: Server) -> None:
     with server(server18.dsn()) as made:
         with (
             psycopg.connect(made.template()),
-            pytest.raises(PenstockError, match="somebody is connected to it"),
+            pytest.raises(PenstockError, match="a session is connected to it"),
             made.database(),
         ):
             pytest.fail("it was copied")

@@ -79,10 +79,8 @@ def run_until_settled(stage: Stage, deadly: str, culprits: list[int], healthy: s
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["async", "thread"])
-@pytest.mark.parametrize(("ways", "number"), [(["exit"], 50), (["exit", "kill", "segfault"], 30)])
-def test_only_the_task_that_ends_its_process_is_given_up(
-    stage: Stage, kind: str, ways: list[str], number: int
-) -> None:
+def test_only_the_task_that_ends_its_process_is_given_up(stage: Stage, kind: str) -> None:
+    ways, number = ["exit", "kill", "segfault"], 50
     stage.write(APP)
     deadly, healthy = f"deadly_{kind}", f"healthy_{kind}"
     culprits: list[int] = []

@@ -159,13 +159,13 @@ def test_results_of_before_and_after_an_outage_are_told_together(
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=["before", "after"])
-@pytest.mark.parametrize("function", ["ack_messages", "ack_tasks", "nack_message", "consume_messages_batch"])
+@pytest.mark.parametrize("function", ["ack_messages", "ack_tasks", "nack_messages", "consume_messages_batch"])
 def test_a_connection_that_ends_in_a_statement_costs_nothing(
     stage: Stage, proxy: Proxy, proxied: str, function: str, cut: Cut
 ) -> None:
     stage.write(TASKS)
     worker = stage.start("--lease", "2", dsn=proxied).begun()
-    task = {"ack_tasks": "kept", "nack_message": "fail"}.get(function, "hold")
+    task = {"ack_tasks": "kept", "nack_messages": "fail"}.get(function, "hold")
     proxy.cut_at(function, cut)
     message_id = stage.enqueue(task, "gate")
     stage.open("gate")

@@ -264,7 +264,7 @@ async def test_a_child_that_dies_fails_its_own_run_only(
 async def test_an_idle_child_that_dies_is_replaced(pool: ProcessPool) -> None:
     child = await run(pool, functions.pid)
     os.kill(child, signal.SIGKILL)
-    await eventually(lambda: pool._idle[0].is_gone)
+    await eventually(lambda: pool._idle[0].has_ended)
     assert await run(pool, functions.pid) != child
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from typing import Any
 
 import psycopg
@@ -126,7 +125,7 @@ async def test_a_handler_goes_on_after_its_transaction_for_longer_than_a_lease(
     async def tidy(context: TaskContext) -> None:
         async with context.transaction_async() as tx:
             await tx.connection.execute("insert into effects values ('once')")
-        await asyncio.sleep(2.5)
+        await asyncio.sleep(1.5)
         said.append(f"tidied, {context.cancelled.is_set()}")
 
     async with working(app, database18, lease=1, grace=10):
@@ -191,7 +190,7 @@ def test_a_worker_that_has_lost_its_lease_in_the_block_leaves_no_effect(stage: S
     message_id = stage.enqueue("effect")
     stage.heard(f"inside {first.pid}")
     first.signal(signal.SIGSTOP)
-    time.sleep(2.5)
+    # It claims the message when the lease is over.
     second = stage.worker("--lease", "2")
     stage.heard(f"inside {second.pid}")
     stage.open("gate")

@@ -1,4 +1,4 @@
-"""Topics, queues, dead letters, statistics, and what is due now and then."""
+"""Topics, queues, dead letters, statistics and maintenance."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["AsyncAdministration"]
 
 
 class AsyncAdministration(AsyncCallRunner):
-    """What is not about one message that is being handled."""
+    """Calls that are not about a message in a handler."""
 
     # Topics
 
     async def create_topic(self, topic_name: str) -> int:
-        """Create a topic; returns its id, that of the one that exists if it does."""
+        """Create a topic; returns its id. An existing topic keeps its id."""
         return await self._run(calls.create_topic(topic_name))
 
     async def delete_topic(self, topic_name: str) -> None:
@@ -71,8 +71,9 @@ class AsyncAdministration(AsyncCallRunner):
     ) -> int:
         """Create a queue, subscribed to a topic if one is given; returns its id.
 
-        Called again with the same settings it returns the same id, with others it raises QueueDiffers. What
-        is not given has the default of the schema: see "Settings of a queue" in the SQL reference.
+        A second call with the same settings returns the same id, with other settings it raises QueueDiffers.
+        A setting that is not given has the default of the schema: see "Settings of a queue" in the SQL
+        reference.
         """
         return await self._run(calls.create_queue(**_arguments(locals())))
 
@@ -94,11 +95,11 @@ class AsyncAdministration(AsyncCallRunner):
         tenant_max_active: int | None = None,
         notify: bool | None = None,
     ) -> None:
-        """Change settings of a queue; what is not given stays. 0 takes a limit away."""
+        """Change settings of a queue; settings that are not given stay. 0 removes a limit."""
         await self._run(calls.alter_queue(**_arguments(locals())))
 
     async def pause_queue(self, queue_name: str) -> None:
-        """Pause a queue: it takes messages, but delivers none."""
+        """Pause a queue: it accepts messages, but delivers none."""
         await self._run(calls.pause_queue(queue_name))
 
     async def resume_queue(self, queue_name: str) -> None:
@@ -106,7 +107,7 @@ class AsyncAdministration(AsyncCallRunner):
         await self._run(calls.resume_queue(queue_name))
 
     async def extend_queue_keep_alive(self, queue_name: str, keep_alive: Duration) -> datetime:
-        """Keep an exclusive queue for so many seconds from now; returns until when."""
+        """Keep an exclusive queue for so many seconds from now; returns the end of that time."""
         return await self._run(calls.extend_queue_keep_alive(queue_name, keep_alive))
 
     async def delete_queue(self, queue_name: str) -> None:
@@ -120,26 +121,26 @@ class AsyncAdministration(AsyncCallRunner):
     # Rights
 
     async def grant_queue(self, role_name: str, queue_name: str, right: Right) -> bool:
-        """Give a role a right in a queue: "publish", "consume" or "view"; False where it has that already.
+        """Give a role a right in a queue: "publish", "consume" or "view"; False if the role has it already.
 
-        With its first grant a queue becomes restricted: only roles with a right may use it, and
-        administrators, until open_queue().
+        The first grant restricts a queue: only administrators and roles with a right may use it, until
+        open_queue().
         """
         return await self._run(calls.grant_queue(role_name, queue_name, right))
 
     async def revoke_queue(self, role_name: str, queue_name: str, right: Right) -> bool:
-        """Take a right in a queue away from a role; False where it has not got it.
+        """Take a right in a queue away from a role; False if the role does not have it.
 
         The queue stays restricted, also without any grant.
         """
         return await self._run(calls.revoke_queue(role_name, queue_name, right))
 
     async def open_queue(self, queue_name: str) -> bool:
-        """Forget all grants of a queue: it is open again. False where it was open."""
+        """Delete all grants of a queue: it is open again. False if it was open."""
         return await self._run(calls.open_queue(queue_name))
 
     async def list_grants(self, queue_name: str | None = None) -> list[QueueGrant]:
-        """The grants of a queue, or of all: which role has which right."""
+        """The grants of a queue, or of all queues: which role has which right."""
         return await self._run(calls.list_grants(queue_name))
 
     # Dead letters
@@ -154,28 +155,28 @@ class AsyncAdministration(AsyncCallRunner):
     ) -> list[DeadLetter]:
         """Dead letters of a queue, or of all. For the next page give the cursor of the last one as after.
 
-        newest_first: those that died last first, else by queue and id.
+        newest_first: the newest dead letters first, else by queue and id.
         """
         return await self._run(calls.list_dlq_messages(queue_name, page_size, after, newest_first))
 
     async def requeue_dlq_messages(self, queue_name: str, message_ids: Sequence[int] | None = None) -> int:
-        """Bring dead letters back, all or those given, with their attempts at 0. Returns how many."""
+        """Requeue dead letters, all or the given ones, with their attempts at 0. Returns how many."""
         return await self._run(calls.requeue_dlq_messages(queue_name, message_ids))
 
     async def add_retries(
         self, queue_name: str, attempts: int, *, headers: Mapping[str, Any] | None = None
     ) -> int:
-        """Bring back what had no attempts left or expired, with that many attempts more. Returns how many.
+        """Requeue messages that had no attempts left or expired, with more attempts. Returns how many.
 
-        headers: only what has these among its own.
+        headers: only messages that have these headers.
         """
         return await self._run(calls.add_retries(queue_name, attempts, headers))
 
     async def purge_dlq(self, queue_name: str | None = None) -> int:
-        """Delete the dead letters of a queue, or of all. Returns how many."""
+        """Delete the dead letters of a queue, or of all queues. Returns how many."""
         return await self._run(calls.purge_dlq(queue_name))
 
-    # Statistics and looking in
+    # Statistics and inspection
 
     async def get_queue_statistics(
         self,
@@ -185,9 +186,9 @@ class AsyncAdministration(AsyncCallRunner):
         top: int | None = None,
         completed_since: datetime | None = None,
     ) -> list[QueueStatistics]:
-        """How many messages are where, of a queue or each; by priority or tenant with a breakdown.
+        """Count the messages of a queue, or of each queue, by state; with a breakdown by priority or tenant.
 
-        completed_since: count as completed what was completed after that, not the whole history.
+        completed_since: count only messages that were completed after this time, not the whole history.
         """
         return await self._run(calls.get_queue_statistics(queue_name, breakdown, top, completed_since))
 
@@ -203,24 +204,24 @@ class AsyncAdministration(AsyncCallRunner):
         return await self._run(calls.list_messages(queue_name, state, page_size, after))
 
     async def get_message(self, queue_name: str, message_id: int) -> MessageDetails | None:
-        """All that is known of a message; None where it is unknown or not kept any more."""
+        """All facts about a message; None if it is unknown or not kept any more."""
         return await self._run(calls.get_message(queue_name, message_id))
 
     async def get_result(self, queue_name: str, message_id: int) -> MessageResult | None:
-        """What became of a message: its state, its result or errors; None where it is unknown or not kept.
+        """The outcome of a message: its state, its result or errors; None if it is unknown or not kept.
 
-        For the role that publishes and waits: neither payload nor headers are told.
+        For the role that publishes and waits: it returns neither payload nor headers.
         """
         return await self._run(calls.get_result(queue_name, message_id))
 
     async def explain_delivery(self, queue_name: str, message_id: int) -> str:
-        """Why a message is not running, in words."""
+        """Explain in words why a message is not running."""
         return await self._run(calls.explain_delivery(queue_name, message_id))
 
     # Cleanup
 
     async def cancel_message(self, queue_name: str, message_id: int) -> bool:
-        """Take a message out of a queue before it is delivered; False where it does not wait there."""
+        """Take a message out of a queue before it is delivered; False if it is not pending there."""
         return await self._run(calls.cancel_message(queue_name, message_id))
 
     async def purge_queue(self, queue_name: str) -> int:
@@ -228,33 +229,33 @@ class AsyncAdministration(AsyncCallRunner):
         return await self._run(calls.purge_queue(queue_name))
 
     async def purge_all_messages(self) -> None:
-        """Delete all messages of all queues, whatever their state."""
+        """Delete all messages of all queues, in any state."""
         await self._run(calls.purge_all_messages())
 
     async def cleanup_queue_messages(self, queue_name: str) -> int:
-        """Forget all completed messages of a queue. Returns how many."""
+        """Delete all completed messages of a queue. Returns how many."""
         return await self._run(calls.cleanup_queue_messages(queue_name))
 
     async def cleanup_topic_messages(self, topic_name: str) -> int:
-        """Forget all completed messages of all queues of a topic. Returns how many."""
+        """Delete all completed messages of all queues of a topic. Returns how many."""
         return await self._run(calls.cleanup_topic_messages(topic_name))
 
     async def cleanup_expired_exclusive_queues(self) -> int:
         """Delete exclusive queues whose keep-alive has ended. Returns how many."""
         return await self._run(calls.cleanup_expired_exclusive_queues())
 
-    # Now and then, and the rest
+    # Maintenance and others
 
     async def maintain(self) -> list[MaintenanceResult]:
-        """Do what is due now and then; a client that consumes does this by itself."""
+        """Do the maintenance that is due; a consuming client calls this by itself."""
         return await self._run(calls.maintain())
 
     async def raise_floor(self, queue_name: str) -> bool:
-        """Raise the floor of a queue now; maintain() does this by itself."""
+        """Raise the floor of a queue now; maintain() calls this by itself."""
         return await self._run(calls.raise_floor(queue_name))
 
     async def clock(self) -> datetime:
-        """The time, by the clock that all times of the queue are measured by."""
+        """The time of the clock that decides all times of the queues."""
         return await self._run(calls.clock())
 
     async def channel(self, queue_name: str) -> str:
@@ -262,7 +263,7 @@ class AsyncAdministration(AsyncCallRunner):
         return await self._run(calls.channel(queue_name))
 
     async def schema_version(self) -> SchemaVersion:
-        """Which version of the schema is installed."""
+        """The installed version of the schema."""
         return await self._run(calls.schema_version())
 
 

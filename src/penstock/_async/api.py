@@ -12,4 +12,4 @@ __all__ = ["AsyncApi"]
 
 
 class AsyncApi(AsyncPublishing, AsyncConsuming, AsyncAdministration, AsyncDiagnosing, AsyncTasks):
-    """All calls, over whatever carries them."""
+    """All calls, over a client or a transaction."""

@@ -1,4 +1,4 @@
-"""Any number of messages: statements of a thousand each, one sent while the server is at work on the last."""
+"""Any number of messages: statements of a thousand each, sent while the server executes the previous one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.sql_call import Call
 
 __all__ = ["AsyncBulk"]
 
-# Statements that are under way at once.
+# The most statements that are under way at once.
 WINDOW = 10
 
 E = TypeVar("E", bound=Exception)
@@ -41,7 +41,7 @@ class AsyncBulk:
     async def run(
         self, first: list[Call[list[int]]], rest: AsyncIterator[Call[list[int]]], commit_every: int | None
     ) -> None:
-        """Run the calls, and commit every so many, or at the end."""
+        """Run the calls, and commit after every so many, or at the end."""
         more = True
         while more:
             async with self._connection.transaction():
@@ -50,7 +50,7 @@ class AsyncBulk:
             self._ids = []
 
     def interrupted(self, exc: E, *, with_last: bool = False) -> E:
-        """The exception with a word on what is published nevertheless; with the last ones, if they are."""
+        """Add the ids of published messages to the exception; with_last: also of the last transaction."""
         if with_last:
             self.committed += self._ids
         if self.committed:
@@ -62,7 +62,7 @@ class AsyncBulk:
     async def _run_some(
         self, first: list[Call[list[int]]], rest: AsyncIterator[Call[list[int]]], limit: int | None
     ) -> bool:
-        """Run so many calls; whether there may be more."""
+        """Run so many calls. Returns whether there may be more."""
         try:
             async with self._connection.pipeline() if self._pipelined else nullcontext():
                 return await self._run_all(first, rest, limit)
@@ -89,16 +89,16 @@ class AsyncBulk:
             while pending:
                 await self._collect(pending)
         except BaseException as exc:
-            # Before the end of the pipeline, too, which would wait for answers.
+            # Also before the end of the pipeline, which would wait for answers.
             self._give_up_if_interrupted(exc)
             raise
         return done == limit
 
     def _give_up_if_interrupted(self, exc: BaseException) -> None:
-        """Close the connection where somebody was cancelled or pressed Ctrl-C.
+        """Close the connection if the caller was cancelled or pressed Ctrl-C.
 
-        A second time in the middle of that would leave a pipeline that hangs, or a cancel request on its
-        way that meets a statement of whoever has the connection then.
+        A second interruption during a clean end would leave a pipeline that hangs. Or a late cancel request
+        could hit a statement of the next user of the connection.
         """
         if not isinstance(exc, Exception):
             self._connection.pgconn.finish()

@@ -273,7 +273,7 @@ class AsyncClient(AsyncApi):
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
-                own.is_unfit |= exc.sqlstate in STALE
+                self._mark_stale(own, exc)
                 raise
             finally:
                 transaction._is_over = True
@@ -378,6 +378,10 @@ class AsyncClient(AsyncApi):
             return failure
         return from_database(exc) or exc
 
+    def _mark_stale(self, own: AsyncOwn, exc: psycopg.Error) -> None:
+        """Do not use a connection again whose prepared statements do not fit the schema any more."""
+        own.is_unfit |= exc.sqlstate in STALE
+
     def _check_replicated(self, own: AsyncOwn) -> None:
         if own.unreplicated:
             raise NotReplicated
@@ -400,7 +404,7 @@ class AsyncClient(AsyncApi):
             try:
                 await bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                own.is_unfit |= exc.sqlstate in STALE
+                self._mark_stale(own, exc)
                 failure = bulk.interrupted(
                     self._failure(own, exc, DeliveryUnknown), with_last=own.unreplicated
                 )

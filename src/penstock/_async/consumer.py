@@ -122,9 +122,8 @@ class AsyncConsumer(Generic[T_co]):
             for token, messages in _by_token(unread).items():
                 ids = [message.id for message in messages]
                 try:
-                    await self._runtime.attempt(
-                        calls.release_messages(self.queue_name, ids, token), beyond=True
-                    )
+                    release = calls.release_messages(self.queue_name, calls.Held(ids, token))
+                    await self._runtime.attempt(release, beyond=True)
                 except (PenstockError, psycopg.Error) as exc:
                     logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
             self._runtime.leave(self, self._channel, self._flag)

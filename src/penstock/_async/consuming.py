@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar, overload
@@ -140,7 +140,7 @@ class AsyncConsuming(AsyncCallRunner):
         return found[0] if found else None
 
     async def reject_unreadable(self, queue_name: str, *, batch_size: int = 10) -> list[UnreadableMessage]:
-        """Move messages that the server cannot send to anybody to the dead letters; returns them.
+        """Move messages that the server cannot send to any client to the dead letters; returns them.
 
         A client does so by itself where a claim fails for such a message. Looks at the next batch_size
         messages of each priority.
@@ -168,22 +168,12 @@ class AsyncConsuming(AsyncCallRunner):
 
         results: one for each message, or None; kept with it.
         """
-        lost: list[Receipt] = []
-        for queue_name, group in _groups(messages, results):
-            receipts = [one.receipt for one in group]
-            call = calls.ack_messages(queue_name, receipts, [one.result for one in group])
-            with _settling(one.message for one in group):
-                try:
-                    found = await self._run(call)
-                except NotReplicated:
-                    for one in group:
-                        self._mark(one.message, settled=True)
-                    raise
-                held = set(found)
-                for one in group:
-                    self._mark(one.message, settled=one.receipt.message_id in held)
-            lost += [one.receipt for one in group if one.receipt.message_id not in held]
-        return lost
+        return await self._settle_many(
+            _groups(messages, results),
+            lambda queue_name, group: calls.ack_messages(
+                queue_name, [one.receipt for one in group], [one.result for one in group]
+            ),
+        )
 
     async def nack(
         self,
@@ -199,13 +189,80 @@ class AsyncConsuming(AsyncCallRunner):
         """
         await self._settle(message, calls.nack_message(_receipt(message), delay, error, max_attempts))
 
+    async def nack_many(
+        self,
+        messages: Iterable[Settleable],
+        *,
+        delay: Duration | None = None,
+        error: str | None = None,
+        max_attempts: int | None = None,
+    ) -> list[Receipt]:
+        """Messages failed, in one call for each queue. Returns those whose lease was not held any more.
+
+        delay, error, max_attempts: as for nack(), for each of the messages.
+        """
+        return await self._settle_many(
+            _groups(messages),
+            lambda queue_name, group: calls.nack_messages(
+                queue_name,
+                _held(group),
+                [delay] * len(group),
+                [error] * len(group),
+                [max_attempts] * len(group),
+            ),
+        )
+
     async def release(self, message: Settleable, *, delay: Duration | None = None) -> None:
         """Give a message back without counting the attempt: ready at once, or after the delay."""
         await self._settle(message, calls.release_message(_receipt(message), delay))
 
+    async def release_many(
+        self, messages: Iterable[Settleable], *, delay: Duration | None = None
+    ) -> list[Receipt]:
+        """Give messages back without counting the attempt, in one call for each queue.
+
+        Returns those whose lease was not held any more. delay: as for release().
+        """
+        return await self._settle_many(
+            _groups(messages),
+            lambda queue_name, group: calls.release_messages(queue_name, _held(group), [delay] * len(group)),
+        )
+
     async def reject(self, message: Settleable, error: str | None = None) -> None:
         """A message failed for good: to the dead letters now."""
         await self._settle(message, calls.reject_message(_receipt(message), error))
+
+    async def reject_many(self, messages: Iterable[Settleable], *, error: str | None = None) -> list[Receipt]:
+        """Messages failed for good: to the dead letters now, in one call for each queue.
+
+        Returns those whose lease was not held any more. error: as for reject().
+        """
+        return await self._settle_many(
+            _groups(messages),
+            lambda queue_name, group: calls.reject_messages(queue_name, _held(group), [error] * len(group)),
+        )
+
+    async def _settle_many(
+        self,
+        groups: list[tuple[str, list[_Settling]]],
+        call_for: Callable[[str, list[_Settling]], Call[list[int]]],
+    ) -> list[Receipt]:
+        """Settle messages, in one call for each group. Returns those whose lease was not held any more."""
+        lost: list[Receipt] = []
+        # All calls are made first: an argument that is refused must not leave half of the messages settled.
+        for group, call in [(group, call_for(queue_name, group)) for queue_name, group in groups]:
+            with _settling(one.message for one in group):
+                try:
+                    found = await self._run(call)
+                except NotReplicated:
+                    for one in group:
+                        self._mark(one.message, settled=True)
+                    raise
+                held = set(found)
+                for one in group:
+                    self._mark(one.message, settled=one.receipt.message_id in held)
+            lost += [one.receipt for one in group if one.receipt.message_id not in held]
+        return lost
 
     async def _settle(self, message: Settleable, call: Call[bool]) -> None:
         with _settling([message]):
@@ -270,7 +327,7 @@ class AsyncConsuming(AsyncCallRunner):
 
 @contextmanager
 def _settling(messages: Iterable[Settleable]) -> Iterator[None]:
-    """What is not held any more while this runs is not lost: it is this call that ends it."""
+    """While this block runs, a lease that is not held any more is not lost: this call ends it."""
     leases = [message._lease for message in messages if isinstance(message, AsyncMessage)]
     for lease in leases:
         lease.is_settling = True
@@ -290,7 +347,7 @@ class _Settling(NamedTuple):
 def _groups(
     messages: Iterable[Settleable], results: Sequence[object] | None = None
 ) -> list[tuple[str, list[_Settling]]]:
-    """Messages by queue; what is there twice goes in another group: the answer of a call is ids."""
+    """Messages by queue. The second receipt of a message goes into another group: calls answer with ids."""
     if isinstance(messages, str | bytes) or not isinstance(messages, Iterable):
         raise InvalidArgument(f"messages must be messages or their receipts, not {shown(messages)}")
     messages = list(messages)
@@ -305,6 +362,10 @@ def _groups(
             number += 1
         group[receipt.message_id] = _Settling(receipt, message, result)
     return [(queue_name, list(group.values())) for (queue_name, _), group in groups.items()]
+
+
+def _held(group: list[_Settling]) -> calls.Held:
+    return calls.Held.by([one.receipt for one in group])
 
 
 def _receipt(message: Settleable) -> Receipt:

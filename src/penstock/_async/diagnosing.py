@@ -1,4 +1,4 @@
-"""How the server, the engine and each queue are: facts, which penstock.doctor judges."""
+"""Facts about the server, the engine and each queue, which penstock.doctor judges."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ __all__ = ["AsyncDiagnosing"]
 
 
 class AsyncDiagnosing(AsyncCallRunner):
-    """What `penstock doctor` looks at. All of it is cheap, whatever the size of the queues."""
+    """The facts that `penstock doctor` needs. All calls are cheap, with queues of any size."""
 
     async def diagnose_server(self) -> ServerDiagnosis:
-        """How the server is: version, clock, settings of vacuum, connections, the NOTIFY queue."""
+        """Facts about the server: version, clock, settings of vacuum, connections, the NOTIFY queue."""
         return await self._run(calls.diagnose_server())
 
     async def diagnose_holders(self) -> list[Holder]:
-        """Who has a transaction open, or keeps something for later: what vacuum and floors wait for."""
+        """Sessions, standbys, prepared transactions and slots that may hold back vacuum or floors."""
         return await self._run(calls.diagnose_holders())
 
     async def diagnose_tables(self) -> list[TableDiagnosis]:
-        """How the tables of the engine are: their size, dead rows, when they were vacuumed."""
+        """Facts about the tables of the engine: their size, dead rows, and last vacuum."""
         return await self._run(calls.diagnose_tables())
 
     async def diagnose_statements(self) -> list[StatementDiagnosis]:
-        """How long calls of the functions that are called all day took, from pg_stat_statements."""
+        """How long calls of the frequent functions took, from pg_stat_statements."""
         return await self._run(calls.diagnose_statements())
 
     async def diagnose_engine(self) -> EngineDiagnosis:
-        """How the engine is: whether somebody maintains it, and by which clock it goes."""
+        """Facts about the engine: the last maintenance, its clock, partitions and sequences."""
         return await self._run(calls.diagnose_engine())
 
     async def diagnose_queues(self) -> list[QueueDiagnosis]:
-        """How each queue is: what waits, since when, signs of a consumer, what a claim costs."""
+        """Facts about each queue: pending messages, their age, signs of a consumer, the cost of a claim."""
         return await self._run(calls.diagnose_queues())
 
     async def diagnose_parked(self) -> list[ParkedDiagnosis]:
@@ -54,7 +54,7 @@ class AsyncDiagnosing(AsyncCallRunner):
         return await self._run(calls.diagnose_parked())
 
     async def diagnose_errors(self) -> list[ErrorDiagnosis]:
-        """What the dead letters of the last hour died of, the three most frequent errors of each queue."""
+        """Causes of dead letters of the last hour: the three most frequent errors of each queue."""
         return await self._run(calls.diagnose_errors())
 
     async def diagnose_leases(self) -> list[LeaseDiagnosis]:
@@ -62,9 +62,9 @@ class AsyncDiagnosing(AsyncCallRunner):
         return await self._run(calls.diagnose_leases())
 
     async def diagnose_priorities(self) -> list[PriorityDiagnosis]:
-        """Priorities that have no place under max_active although messages wait for one."""
+        """Priorities that have no permit under max_active although messages wait for one."""
         return await self._run(calls.diagnose_priorities())
 
     async def diagnose_groups(self) -> list[GroupDiagnosis]:
-        """Groups whose callback has not been sent, and what may keep them from it."""
+        """Groups whose callback has not been sent, and the dead letters among their members."""
         return await self._run(calls.diagnose_groups())

@@ -1,4 +1,4 @@
-"""Tasks into their queues, which are declared before the first one."""
+"""Sends tasks to their queues, and declares each queue before its first task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class AsyncStep(Protocol[T_co]):
-    """Something that is done again when the queue has to be declared first."""
+    """A call that is repeated after the queue was declared."""
 
     def __call__(self) -> Coroutine[Any, Any, T_co]: ...
 
@@ -55,11 +55,11 @@ class AsyncEnqueuing:
             many = payloads() if callable(payloads) else payloads
             return await self._api.send_many(queue.name, many, **options, progress=progress, atomic=atomic)
 
-        # A second time where the queue is gone, if what was to be sent can be had once more.
+        # Repeat if the queue was deleted and the payloads can be iterated again.
         return await self._declared_first([queue], step, again=callable(payloads))
 
     async def send_group(self, group: GroupStart) -> tuple[int, list[int]]:
-        """All members and what follows them, or nothing. Returns the ids of the group and of its members."""
+        """Send all members of a group and its callback, or nothing. Returns the ids of group and members."""
         api = self._api
         if not isinstance(api, AsyncClient):
             return await self._declared_first(group.queues, lambda: self._start_group(api, group))
@@ -105,13 +105,13 @@ class AsyncEnqueuing:
             for queue in queues:
                 self._declared.forget(queue)
             if not again or exc.published or not self._is_own:
-                raise  # in a transaction that has failed; the next one declares the queue
+                raise  # the caller's transaction has failed; its next transaction declares the queue
         for queue in queues:
             await self.declare(queue)
         return await step()
 
     async def declare(self, queue: QueueNeeds) -> None:
-        """See to it that a queue is there, once."""
+        """Declare a queue, once."""
         if queue not in self._declared:
             queue_id = await self._api.declare_queue(
                 queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
 
 from penstock.concurrency import AsyncFlag
 from penstock.deadlines import SilenceLog
+from penstock.errors import ConnectionLost
 from penstock.sql_call import Call
+
+from .connections import AsyncOwn
 
 if TYPE_CHECKING:
     from .call_runner import Timed
@@ -32,6 +40,26 @@ class AsyncInternals:
     async def attempt(self, call: Call[T], *, beyond: bool = False) -> Timed[T]:
         """Run a call once: the caller has its own patience. beyond: even if all connections are in use."""
         return await self._client._attempt(call, beyond=beyond)
+
+    async def run_together(self, many: Sequence[Call[T]]) -> list[T]:
+        """Run calls in one transaction, once. Raises ConnectionLost where they may have taken effect.
+
+        All of them are sent before the first answer is read, unless a pooler is in between.
+        """
+        client = self._client
+        connections = await client._opened()
+        async with connections.lend(client._retry_for) as own:
+            own.expect(many[0].function)
+            try:
+                found = await _in_one_transaction(own, many, is_pipelined=not connections.is_pooled)
+            except psycopg.Error as exc:
+                client._mark_stale(own, exc)
+                failure = client._failure(own, exc, ConnectionLost)
+                if failure is exc:
+                    raise
+                raise failure from exc
+            client._check_replicated(own)
+        return found
 
     # Connections
 
@@ -64,3 +92,22 @@ class AsyncInternals:
     def hears(self, channel: str) -> bool:
         """Whether notifications of a channel arrive at present."""
         return self._client._runtime.hears(channel)
+
+
+async def _in_one_transaction(own: AsyncOwn, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:
+    """The commit is outside the pipeline: psycopg would not report there that the connection was lost."""
+    cursors: list[psycopg.AsyncCursor[tuple[Any, ...]]] = []
+    try:
+        async with own.connection.transaction():
+            async with own.connection.pipeline() if is_pipelined else nullcontext():
+                for call in many:
+                    cursor = psycopg.AsyncCursor(own.connection, row_factory=tuple_row)
+                    await cursor.execute(call.text, call.parameters)
+                    cursors.append(cursor)
+            found = [await cursor.fetchall() for cursor in cursors]
+    except BaseException as exc:
+        if not isinstance(exc, Exception):
+            # Cancelled halfway: a cancel request may be on its way, and would meet the next statement.
+            own.connection.pgconn.finish()
+        raise
+    return [call.parse(rows) for call, rows in zip(many, found, strict=True)]

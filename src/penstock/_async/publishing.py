@@ -19,15 +19,15 @@ from .call_runner import AsyncCallRunner, Progress
 
 __all__ = ["AsyncPublishing"]
 
-# Messages, and bytes of them, that go in one statement.
+# The most messages, and bytes, in one statement.
 CHUNK = 1000
 CHUNK_BYTES = 1_000_000
-# What can be iterated over, but is one payload.
+# Iterable types that are a single payload.
 NO_ITERABLES = (str, bytes, bytearray, memoryview, Mapping)
 
 
 class AsyncPublishing(AsyncCallRunner):
-    """Messages into a topic, or to one queue past any topic."""
+    """Publishes messages to a topic, or sends them to one queue."""
 
     async def publish(
         self,
@@ -45,11 +45,12 @@ class AsyncPublishing(AsyncCallRunner):
     ) -> int:
         """Publish a message to a topic: each of its queues gets it. Returns its id.
 
-        payload: what JSON can hold, or bytes, or an instance of a model. delay, deliver_after: not before.
-        priority: penstock.URGENT to LOW. tenant: whose it is; tenants share a queue fairly. ttl: to the dead
-        letters if not done by then. dedup_key: while a message with that key is unfinished in any of the
-        queues, nothing is published and its id comes back; with one, a call whose connection was lost is
-        repeated (and publishes again what was finished in that moment). model: what the payload has to fit.
+        payload: a JSON value, bytes, or an instance of a model. delay, deliver_after: the earliest delivery.
+        priority: penstock.URGENT to LOW. tenant: tenants share a queue fairly. ttl: a message not done
+        by then becomes a dead letter. dedup_key: while a message with that key is unfinished in any of the
+        queues, nothing is published and the id of that message is returned. With a key, the client repeats a
+        call whose connection was lost; if the first message is finished by then, it is published again.
+        model: the model that the payload has to fit.
         """
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
         stored = self._stored(payload, model)
@@ -73,9 +74,9 @@ class AsyncPublishing(AsyncCallRunner):
     ) -> list[int]:
         """Publish any number of messages to a topic, from any iterable. Returns their ids in order.
 
-        An option holds for all; a message with its own is a penstock.NewMessage. progress is called with the
-        number handed over so far. A client commits every 20,000 messages, or once with atomic=True; an
-        error has the ids of what was committed before in its `published`.
+        An option holds for all; a message with its own options is a penstock.NewMessage. progress is called
+        with the number of messages sent so far. A client commits every 20,000 messages, or once with
+        atomic=True. An error has the ids of the committed messages in its `published`.
         """
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
         many = self._calls(payloads, model, lambda batch: calls.publish_messages(topic_name, batch, options))
@@ -95,7 +96,7 @@ class AsyncPublishing(AsyncCallRunner):
         dedup_key: str | None = None,
         model: Any = None,
     ) -> int:
-        """Send a message to one queue, past any topic. Returns its id. Options as in publish()."""
+        """Send a message to one queue, without a topic. Returns its id. Options as in publish()."""
         options = Options(delay, deliver_after, priority, tenant, headers, ttl, dedup_key)
         stored = self._stored(payload, model)
         return await self._run(calls.send_message(queue_name, stored, options))

@@ -15,4 +15,4 @@ __all__ = ["Api"]
 
 
 class Api(Publishing, Consuming, Administration, Diagnosing, Tasks):
-    """All calls, over whatever carries them."""
+    """All calls, over a client or a transaction."""

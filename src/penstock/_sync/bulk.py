@@ -1,7 +1,7 @@
 # Written by tools/unasync.py from src/penstock/_async/bulk.py:
 # change that, run `make generate`.
 
-"""Any number of messages: statements of a thousand each, one sent while the server is at work on the last."""
+"""Any number of messages: statements of a thousand each, sent while the server executes the previous one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.sql_call import Call
 
 __all__ = ["Bulk"]
 
-# Statements that are under way at once.
+# The most statements that are under way at once.
 WINDOW = 10
 
 E = TypeVar("E", bound=Exception)
@@ -44,7 +44,7 @@ class Bulk:
     def run(
         self, first: list[Call[list[int]]], rest: Iterator[Call[list[int]]], commit_every: int | None
     ) -> None:
-        """Run the calls, and commit every so many, or at the end."""
+        """Run the calls, and commit after every so many, or at the end."""
         more = True
         while more:
             with self._connection.transaction():
@@ -53,7 +53,7 @@ class Bulk:
             self._ids = []
 
     def interrupted(self, exc: E, *, with_last: bool = False) -> E:
-        """The exception with a word on what is published nevertheless; with the last ones, if they are."""
+        """Add the ids of published messages to the exception; with_last: also of the last transaction."""
         if with_last:
             self.committed += self._ids
         if self.committed:
@@ -65,7 +65,7 @@ class Bulk:
     def _run_some(
         self, first: list[Call[list[int]]], rest: Iterator[Call[list[int]]], limit: int | None
     ) -> bool:
-        """Run so many calls; whether there may be more."""
+        """Run so many calls. Returns whether there may be more."""
         try:
             with self._connection.pipeline() if self._pipelined else nullcontext():
                 return self._run_all(first, rest, limit)
@@ -92,16 +92,16 @@ class Bulk:
             while pending:
                 self._collect(pending)
         except BaseException as exc:
-            # Before the end of the pipeline, too, which would wait for answers.
+            # Also before the end of the pipeline, which would wait for answers.
             self._give_up_if_interrupted(exc)
             raise
         return done == limit
 
     def _give_up_if_interrupted(self, exc: BaseException) -> None:
-        """Close the connection where somebody was cancelled or pressed Ctrl-C.
+        """Close the connection if the caller was cancelled or pressed Ctrl-C.
 
-        A second time in the middle of that would leave a pipeline that hangs, or a cancel request on its
-        way that meets a statement of whoever has the connection then.
+        A second interruption during a clean end would leave a pipeline that hangs. Or a late cancel request
+        could hit a statement of the next user of the connection.
         """
         if not isinstance(exc, Exception):
             self._connection.pgconn.finish()

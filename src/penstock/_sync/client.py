@@ -274,7 +274,7 @@ class Client(Api):
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
-                own.is_unfit |= exc.sqlstate in STALE
+                self._mark_stale(own, exc)
                 raise
             finally:
                 transaction._is_over = True
@@ -377,6 +377,10 @@ class Client(Api):
             return failure
         return from_database(exc) or exc
 
+    def _mark_stale(self, own: Own, exc: psycopg.Error) -> None:
+        """Do not use a connection again whose prepared statements do not fit the schema any more."""
+        own.is_unfit |= exc.sqlstate in STALE
+
     def _check_replicated(self, own: Own) -> None:
         if own.unreplicated:
             raise NotReplicated
@@ -399,7 +403,7 @@ class Client(Api):
             try:
                 bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                own.is_unfit |= exc.sqlstate in STALE
+                self._mark_stale(own, exc)
                 failure = bulk.interrupted(
                     self._failure(own, exc, DeliveryUnknown), with_last=own.unreplicated
                 )

@@ -1,7 +1,7 @@
 # Written by tools/unasync.py from src/penstock/_async/diagnosing.py:
 # change that, run `make generate`.
 
-"""How the server, the engine and each queue are: facts, which penstock.doctor judges."""
+"""Facts about the server, the engine and each queue, which penstock.doctor judges."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ __all__ = ["Diagnosing"]
 
 
 class Diagnosing(CallRunner):
-    """What `penstock doctor` looks at. All of it is cheap, whatever the size of the queues."""
+    """The facts that `penstock doctor` needs. All calls are cheap, with queues of any size."""
 
     def diagnose_server(self) -> ServerDiagnosis:
-        """How the server is: version, clock, settings of vacuum, connections, the NOTIFY queue."""
+        """Facts about the server: version, clock, settings of vacuum, connections, the NOTIFY queue."""
         return self._run(calls.diagnose_server())
 
     def diagnose_holders(self) -> list[Holder]:
-        """Who has a transaction open, or keeps something for later: what vacuum and floors wait for."""
+        """Sessions, standbys, prepared transactions and slots that may hold back vacuum or floors."""
         return self._run(calls.diagnose_holders())
 
     def diagnose_tables(self) -> list[TableDiagnosis]:
-        """How the tables of the engine are: their size, dead rows, when they were vacuumed."""
+        """Facts about the tables of the engine: their size, dead rows, and last vacuum."""
         return self._run(calls.diagnose_tables())
 
     def diagnose_statements(self) -> list[StatementDiagnosis]:
-        """How long calls of the functions that are called all day took, from pg_stat_statements."""
+        """How long calls of the frequent functions took, from pg_stat_statements."""
         return self._run(calls.diagnose_statements())
 
     def diagnose_engine(self) -> EngineDiagnosis:
-        """How the engine is: whether somebody maintains it, and by which clock it goes."""
+        """Facts about the engine: the last maintenance, its clock, partitions and sequences."""
         return self._run(calls.diagnose_engine())
 
     def diagnose_queues(self) -> list[QueueDiagnosis]:
-        """How each queue is: what waits, since when, signs of a consumer, what a claim costs."""
+        """Facts about each queue: pending messages, their age, signs of a consumer, the cost of a claim."""
         return self._run(calls.diagnose_queues())
 
     def diagnose_parked(self) -> list[ParkedDiagnosis]:
@@ -57,7 +57,7 @@ class Diagnosing(CallRunner):
         return self._run(calls.diagnose_parked())
 
     def diagnose_errors(self) -> list[ErrorDiagnosis]:
-        """What the dead letters of the last hour died of, the three most frequent errors of each queue."""
+        """Causes of dead letters of the last hour: the three most frequent errors of each queue."""
         return self._run(calls.diagnose_errors())
 
     def diagnose_leases(self) -> list[LeaseDiagnosis]:
@@ -65,9 +65,9 @@ class Diagnosing(CallRunner):
         return self._run(calls.diagnose_leases())
 
     def diagnose_priorities(self) -> list[PriorityDiagnosis]:
-        """Priorities that have no place under max_active although messages wait for one."""
+        """Priorities that have no permit under max_active although messages wait for one."""
         return self._run(calls.diagnose_priorities())
 
     def diagnose_groups(self) -> list[GroupDiagnosis]:
-        """Groups whose callback has not been sent, and what may keep them from it."""
+        """Groups whose callback has not been sent, and the dead letters among their members."""
         return self._run(calls.diagnose_groups())

@@ -1,7 +1,7 @@
 # Written by tools/unasync.py from src/penstock/_async/enqueuing.py:
 # change that, run `make generate`.
 
-"""Tasks into their queues, which are declared before the first one."""
+"""Sends tasks to their queues, and declares each queue before its first task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Step(Protocol[T_co]):
-    """Something that is done again when the queue has to be declared first."""
+    """A call that is repeated after the queue was declared."""
 
     def __call__(self) -> T_co: ...
 
@@ -58,11 +58,11 @@ class Enqueuing:
             many = payloads() if callable(payloads) else payloads
             return self._api.send_many(queue.name, many, **options, progress=progress, atomic=atomic)
 
-        # A second time where the queue is gone, if what was to be sent can be had once more.
+        # Repeat if the queue was deleted and the payloads can be iterated again.
         return self._declared_first([queue], step, again=callable(payloads))
 
     def send_group(self, group: GroupStart) -> tuple[int, list[int]]:
-        """All members and what follows them, or nothing. Returns the ids of the group and of its members."""
+        """Send all members of a group and its callback, or nothing. Returns the ids of group and members."""
         api = self._api
         if not isinstance(api, Client):
             return self._declared_first(group.queues, lambda: self._start_group(api, group))
@@ -104,13 +104,13 @@ class Enqueuing:
             for queue in queues:
                 self._declared.forget(queue)
             if not again or exc.published or not self._is_own:
-                raise  # in a transaction that has failed; the next one declares the queue
+                raise  # the caller's transaction has failed; its next transaction declares the queue
         for queue in queues:
             self.declare(queue)
         return step()
 
     def declare(self, queue: QueueNeeds) -> None:
-        """See to it that a queue is there, once."""
+        """Declare a queue, once."""
         if queue not in self._declared:
             queue_id = self._api.declare_queue(
                 queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed

@@ -5,11 +5,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+from psycopg.rows import tuple_row
 
 from penstock.concurrency import Flag
 from penstock.deadlines import SilenceLog
+from penstock.errors import ConnectionLost
 from penstock.sql_call import Call
+
+from .connections import Own
 
 if TYPE_CHECKING:
     from .call_runner import Timed
@@ -35,6 +43,26 @@ class Internals:
     def attempt(self, call: Call[T], *, beyond: bool = False) -> Timed[T]:
         """Run a call once: the caller has its own patience. beyond: even if all connections are in use."""
         return self._client._attempt(call, beyond=beyond)
+
+    def run_together(self, many: Sequence[Call[T]]) -> list[T]:
+        """Run calls in one transaction, once. Raises ConnectionLost where they may have taken effect.
+
+        All of them are sent before the first answer is read, unless a pooler is in between.
+        """
+        client = self._client
+        connections = client._opened()
+        with connections.lend(client._retry_for) as own:
+            own.expect(many[0].function)
+            try:
+                found = _in_one_transaction(own, many, is_pipelined=not connections.is_pooled)
+            except psycopg.Error as exc:
+                client._mark_stale(own, exc)
+                failure = client._failure(own, exc, ConnectionLost)
+                if failure is exc:
+                    raise
+                raise failure from exc
+            client._check_replicated(own)
+        return found
 
     # Connections
 
@@ -67,3 +95,22 @@ class Internals:
     def hears(self, channel: str) -> bool:
         """Whether notifications of a channel arrive at present."""
         return self._client._runtime.hears(channel)
+
+
+def _in_one_transaction(own: Own, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:
+    """The commit is outside the pipeline: psycopg would not report there that the connection was lost."""
+    cursors: list[psycopg.Cursor[tuple[Any, ...]]] = []
+    try:
+        with own.connection.transaction():
+            with own.connection.pipeline() if is_pipelined else nullcontext():
+                for call in many:
+                    cursor = psycopg.Cursor(own.connection, row_factory=tuple_row)
+                    cursor.execute(call.text, call.parameters)
+                    cursors.append(cursor)
+            found = [cursor.fetchall() for cursor in cursors]
+    except BaseException as exc:
+        if not isinstance(exc, Exception):
+            # Cancelled halfway: a cancel request may be on its way, and would meet the next statement.
+            own.connection.pgconn.finish()
+        raise
+    return [call.parse(rows) for call, rows in zip(many, found, strict=True)]

@@ -1,7 +1,7 @@
 # Written by tools/unasync.py from src/penstock/_async/tasks.py:
 # change that, run `make generate`.
 
-"""What workers need beyond messages: queues for tasks, groups, schedules, and the list of workers."""
+"""Calls for workers: queues for tasks, groups, schedules, and the list of workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Tasks"]
 
 
 class Tasks(CallRunner):
-    """The calls that tasks and their workers are made of."""
+    """The calls that tasks and workers use."""
 
     def declare_queue(
         self,
@@ -28,10 +28,10 @@ class Tasks(CallRunner):
         max_active: int | None = None,
         retain_completed: Duration | None = None,
     ) -> int:
-        """A queue for tasks, created where it is missing, without a limit of attempts; returns its id.
+        """Create a queue for tasks if it is missing, without a limit of attempts; returns its id.
 
-        Of one that exists an administrator sets max_active where given, and raises retain_completed where
-        given. For any other role the queue stays as it is: see queue_difference().
+        For an existing queue, an administrator sets max_active if given, and raises retain_completed if
+        given. For any other role the queue does not change: see queue_difference().
         """
         return self._run(calls.declare_queue(queue_name, max_active, retain_completed))
 
@@ -42,7 +42,7 @@ class Tasks(CallRunner):
         max_active: int | None = None,
         retain_completed: Duration | None = None,
     ) -> str | None:
-        """What declare_queue() would change, in words; None where all is as it should be."""
+        """What declare_queue() would change, in words; None if nothing differs."""
         return self._run(calls.queue_difference(queue_name, max_active, retain_completed))
 
     def ack_tasks(
@@ -55,11 +55,11 @@ class Tasks(CallRunner):
         group_ids: Sequence[int | None] | None = None,
         positions: Sequence[int | None] | None = None,
     ) -> list[int]:
-        """Messages that a token holds are done; returns the ids of those that it did hold.
+        """Complete messages that a token holds; returns the ids of the messages that it did hold.
 
-        results: one for each, or None; kept with it. group_ids, positions: the group of each, None for none,
-        and its place in that, from 0 on: call finish_groups() after the commit. Whoever waits for a result is
-        told.
+        results: one for each, or None; kept with the message. group_ids, positions: the group of each
+        message, None for none, and its position in the group, from 0 on: call finish_groups() after the
+        commit. Callers that wait for a result are notified.
         """
         return self._run(
             calls.ack_tasks(
@@ -70,19 +70,19 @@ class Tasks(CallRunner):
     def park_messages(
         self, queue_name: str, message_ids: Sequence[int], token: str, task_names: Sequence[str]
     ) -> list[int]:
-        """Give back messages that a token holds and its worker cannot run, each under the name of its task.
+        """Return messages that a token holds and its worker cannot run, each under the name of its task.
 
         The attempt does not count. They leave the line until a worker asks for the task: consume_tasks().
-        Returns the ids of those that the token did hold.
+        Returns the ids of the messages that the token did hold.
         """
         return self._run(calls.park_messages(queue_name, message_ids, token, task_names))
 
     def done_channel(self, queue_name: str) -> str:
-        """The NOTIFY channel that tells which tasks of a queue are over."""
+        """The NOTIFY channel for finished tasks of a queue."""
         return self._run(calls.done_channel(queue_name))
 
     def announce_done(self, queue_name: str, message_ids: Sequence[int]) -> None:
-        """Tell those who wait for results that there will be none: these messages are dead letters."""
+        """Notify callers that wait for results: these messages are dead letters, and have none."""
         self._run(calls.announce_done(queue_name, message_ids))
 
     # Groups
@@ -99,9 +99,9 @@ class Tasks(CallRunner):
         ttl: Duration | None = None,
         with_results: bool = False,
     ) -> int:
-        """A group of so many messages; returns its id. When all are done, the callback is sent.
+        """Create a group of so many messages; returns its id. When all are done, the callback is sent.
 
-        Done is what is acked by ack_tasks() with this id. with_results: the payload of the callback gets
+        A member is done when ack_tasks() acks it with this id. with_results: the payload of the callback gets
         a field "results", in the order of the positions. Send the members in the same transaction.
         """
         return self._run(
@@ -118,7 +118,7 @@ class Tasks(CallRunner):
         )
 
     def finish_groups(self, group_ids: Sequence[int] | None = None) -> list[int]:
-        """Send the callbacks of groups that are done, of these or of all; returns the ids of the groups."""
+        """Send the callbacks of complete groups, of these or of all; returns the ids of the groups."""
         return self._run(calls.finish_groups(group_ids))
 
     def list_groups(self) -> list[GroupProgress]:
@@ -126,7 +126,7 @@ class Tasks(CallRunner):
         return self._run(calls.list_groups())
 
     def delete_group(self, group_id: int) -> bool:
-        """Forget a group: its callback is not sent. False where there is none."""
+        """Delete a group: its callback is not sent. False if there is none."""
         return self._run(calls.delete_group(group_id))
 
     # Schedules
@@ -147,7 +147,7 @@ class Tasks(CallRunner):
     ) -> datetime:
         """Make or change a schedule; returns when it is due next.
 
-        That is next_at, but where it exists with the same definition, what it has.
+        That is next_at. But an existing schedule with the same definition keeps its next time.
         """
         return self._run(
             calls.put_schedule(
@@ -169,27 +169,27 @@ class Tasks(CallRunner):
     ) -> list[int]:
         """Move a schedule that is due, and send a message for each tick; returns their ids.
 
-        None where it is not due at the expected time any more: somebody else was first.
+        None if the schedule is not due at the expected time any more: another worker was first.
         """
         return self._run(calls.advance_schedule(name, expected, next_at, ticks))
 
     def pause_schedule(self, name: str) -> None:
-        """Pause a schedule: its times go by, and nothing is sent."""
+        """Pause a schedule: its times pass, and nothing is sent."""
         self._run(calls.pause_schedule(name))
 
     def resume_schedule(self, name: str, next_at: datetime | None = None) -> None:
-        """Let a paused schedule go on, at its first time from now on: times that went by are not made up for.
+        """Resume a paused schedule at its first time from now on: missed times are not made up for.
 
-        next_at: when it is due next, instead of that.
+        next_at: when it is due next, instead of that time.
         """
         self._run(calls.resume_schedule(name, next_at))
 
     def run_schedule(self, name: str) -> int:
-        """Send the message of a schedule now; returns its id. When it is due next stays as it is."""
+        """Send the message of a schedule now; returns its id. The next due time does not change."""
         return self._run(calls.run_schedule(name))
 
     def delete_schedule(self, name: str) -> bool:
-        """Delete a schedule; False where there is none."""
+        """Delete a schedule; False if there is none."""
         return self._run(calls.delete_schedule(name))
 
     def list_schedules(self) -> list[ListedSchedule]:
@@ -209,7 +209,7 @@ class Tasks(CallRunner):
         tasks: Sequence[str],
         concurrency: int,
     ) -> None:
-        """Enter a worker into the list, under the token of its leases."""
+        """Add a worker to the list, under the token of its leases."""
         self._run(
             calls.register_worker(
                 token,
@@ -223,16 +223,16 @@ class Tasks(CallRunner):
         )
 
     def beat_worker(self, token: str, *, held: int, running: object, stopping: bool) -> bool:
-        """A worker is alive: how many messages it holds, what it runs, whether it is about to stop.
+        """Report that a worker is alive: how many messages it holds, what it runs, whether it is stopping.
 
-        False where it is not in the list any more.
+        False if it is not in the list any more.
         """
         return self._run(calls.beat_worker(token, held, running, stopping))
 
     def forget_worker(self, token: str) -> bool:
-        """Take a worker off the list; False where it is not there."""
+        """Remove a worker from the list; False if it is not there."""
         return self._run(calls.forget_worker(token))
 
     def list_workers(self) -> list[ListedWorker]:
-        """Workers, the oldest first, with what each last told."""
+        """Workers, the oldest first, with the last report of each."""
         return self._run(calls.list_workers())

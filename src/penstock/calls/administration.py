@@ -1,4 +1,4 @@
-"""Calls for topics and queues, dead letters, statistics, cleanup, and what is due now and then."""
+"""Calls for topics and queues, dead letters, statistics, cleanup, and maintenance."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ __all__ = [
     "schema_version",
 ]
 
-# These wait for locks of a queue or topic, which alter_queue() holds for a minute at the most.
+# These calls wait for locks of a queue or topic, which alter_queue() holds for a minute at the most.
 LOCK_SECONDS = 60.0
-# These take time in proportion to what is in a queue.
+# These calls take time in proportion to the number of messages.
 AS_LONG_AS_IT_TAKES = math.inf
 
 # Topics
@@ -255,7 +255,7 @@ def purge_dlq(queue_name: str | None) -> Call[int]:
     return call("purge_dlq", value, "*", Repeat.NEVER, queue_name=queue_name).taking(AS_LONG_AS_IT_TAKES)
 
 
-# Statistics and looking in
+# Statistics and inspection
 
 
 def get_queue_statistics(
@@ -338,7 +338,7 @@ def cleanup_expired_exclusive_queues() -> Call[int]:
     return call("cleanup_expired_exclusive_queues", value, "*", Repeat.NEVER).taking(AS_LONG_AS_IT_TAKES)
 
 
-# Now and then, and the rest
+# Maintenance and others
 
 
 def maintain() -> Call[list[MaintenanceResult]]:

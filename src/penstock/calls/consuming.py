@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from penstock import rows
 from penstock.models import Receipt, UnreadableMessage
 from penstock.payloads import Stored, encode_json
-from penstock.sql_call import Call, Repeat, Row, call, call_each
+from penstock.sql_call import Call, Repeat, Row, call
 from penstock.values import Duration, seconds
 
 from .parsing import value, values
@@ -19,6 +19,7 @@ from .parsing import value, values
 __all__ = [
     "Claimed",
     "Extended",
+    "Held",
     "Parked",
     "ack_message",
     "ack_messages",
@@ -29,9 +30,11 @@ __all__ = [
     "consume_tasks",
     "extend_message_vt",
     "nack_message",
+    "nack_messages",
     "park_messages",
     "pulse",
     "reject_message",
+    "reject_messages",
     "reject_unreadable_messages",
     "release_message",
     "release_messages",
@@ -91,8 +94,9 @@ def _extended(found: Sequence[Row]) -> list[Extended]:
 def consume_messages_batch(
     queue_name: str, token: str | None, visibility_timeout: Duration | None, batch_size: int
 ) -> Call[list[Claimed]]:
-    # Called again after a lost connection it claims others: those that were claimed before come back. Not if
-    # they have a token that somebody knows, who may keep what he has never seen by a pulse.
+    # Called again after a lost connection, it claims other messages: the first ones come back when their
+    # leases end. Not retried with a token of the caller: pulse(token) would extend leases on messages that
+    # the caller never received.
     return _consume("consume_messages_batch", queue_name, token, visibility_timeout, batch_size)
 
 
@@ -146,9 +150,9 @@ def reject_unreadable_messages(queue_name: str, batch_size: int) -> Call[list[Un
 
 
 class Parked(NamedTuple):
-    """Which parked messages a claim is to bring: of which tasks, how many of each, and of each lane of tasks.
+    """Which parked messages a claim should return: of which tasks, how many of each task and of each lane.
 
-    lost_most: how many of those that were lost with a worker. park_others: all other messages are parked.
+    lost_most: how many messages that were lost with a worker. park_others: park messages of all other tasks.
     """
 
     task_names: list[str]
@@ -174,7 +178,7 @@ def claim_tasks(
     *,
     parked: Parked | None = None,
 ) -> Call[list[Claimed]]:
-    """consume_messages_batch() for a worker, which keeps leases itself: what it knows does not come back."""
+    """consume_messages_batch() for a worker. Columns that the worker knows by itself are not sent back."""
 
     def read(found: Sequence[Row]) -> list[Claimed]:
         return [
@@ -225,6 +229,17 @@ def claim_tasks(
 # Settle
 
 
+class Held(NamedTuple):
+    """Messages of one queue, and the token that holds all of them, or one token for each."""
+
+    message_ids: Sequence[int]
+    token: str | Sequence[str]
+
+    @classmethod
+    def by(cls, receipts: Sequence[Receipt]) -> Held:
+        return cls([receipt.message_id for receipt in receipts], [receipt.token for receipt in receipts])
+
+
 def ack_message(receipt: Receipt, result: object = None) -> Call[bool]:
     return _settle("ack_message", receipt, result=None if result is None else encode_json(result, "result"))
 
@@ -233,29 +248,12 @@ def ack_messages(
     queue_name: str, receipts: Sequence[Receipt], results: Sequence[object] | None = None
 ) -> Call[list[int]]:
     texts = [None if result is None else encode_json(result, "result") for result in results or ()]
-    return call(
-        "ack_messages",
-        values,
-        "*",
-        Repeat.DOUBTFUL,
-        queue_name=queue_name,
-        message_ids=[receipt.message_id for receipt in receipts],
-        tokens=[receipt.token for receipt in receipts],
-        results=texts if any(text is not None for text in texts) else None,
-    )
+    return _settle_many("ack_messages", queue_name, Held.by(receipts), results=_unless_null(texts))
 
 
 def ack_messages_of(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[int]]:
     """Of one token."""
-    return call(
-        "ack_messages",
-        values,
-        "*",
-        Repeat.DOUBTFUL,
-        queue_name=queue_name,
-        message_ids=message_ids,
-        same_token=(token, str(len(message_ids))),
-    )
+    return _settle_many("ack_messages", queue_name, Held(message_ids, token))
 
 
 def nack_message(
@@ -274,10 +272,6 @@ def release_message(receipt: Receipt, delay: Duration | None = None) -> Call[boo
     return _settle("release_message", receipt, delay_seconds=seconds("delay", delay))
 
 
-def release_messages(queue_name: str, message_ids: Sequence[int], token: str) -> Call[list[bool]]:
-    return call_each("release_message", values, Repeat.SAFE, message_ids, queue_name=queue_name, token=token)
-
-
 def park_messages(
     queue_name: str, message_ids: Sequence[int], token: str, task_names: Sequence[str]
 ) -> Call[list[int]]:
@@ -290,6 +284,41 @@ def park_messages(
         message_ids=message_ids,
         token=token,
         task_names=task_names,
+    )
+
+
+def nack_messages(
+    queue_name: str,
+    held: Held,
+    delays: Sequence[Duration | None],
+    errors: Sequence[str | None],
+    max_attempts: Sequence[int | None],
+) -> Call[list[int]]:
+    """delays, errors, max_attempts: one for each message, or None where the queue's own setting counts."""
+    return _settle_many(
+        "nack_messages",
+        queue_name,
+        held,
+        delays=_unless_null([seconds("delay", delay) for delay in delays]),
+        errors=_unless_null([storable(error) for error in errors]),
+        max_attempts=_unless_null(max_attempts),
+    )
+
+
+def release_messages(queue_name: str, held: Held, delays: Sequence[Duration | None] = ()) -> Call[list[int]]:
+    """delays: one for each message."""
+    return _settle_many(
+        "release_messages",
+        queue_name,
+        held,
+        delays=_unless_null([seconds("delay", delay) for delay in delays]),
+    )
+
+
+def reject_messages(queue_name: str, held: Held, errors: Sequence[str | None]) -> Call[list[int]]:
+    """errors: one for each message."""
+    return _settle_many(
+        "reject_messages", queue_name, held, errors=_unless_null([storable(error) for error in errors])
     )
 
 
@@ -310,8 +339,29 @@ def _settle(function: str, receipt: Receipt, **arguments: Any) -> Call[bool]:
     )
 
 
+def _settle_many(function: str, queue_name: str, held: Held, **arguments: Any) -> Call[list[int]]:
+    """The result: ids of the messages that the tokens held."""
+    message_ids, token = held
+    one = {"same_token": (token, str(len(message_ids)))} if isinstance(token, str) else {"tokens": token}
+    return call(
+        function,
+        values,
+        "*",
+        Repeat.DOUBTFUL,
+        queue_name=queue_name,
+        message_ids=message_ids,
+        **one,
+        **arguments,
+    )
+
+
+def _unless_null(elements: Sequence[Any]) -> Sequence[Any] | None:
+    """An array argument; None, which leaves the argument out, where every element is null."""
+    return elements if any(element is not None for element in elements) else None
+
+
 def storable(error: str | None) -> str | None:
-    """The text of an error, whatever is in it: better told with a replaced character than not at all."""
+    """The text of an error, with characters replaced that PostgreSQL cannot store."""
     if error is None:
         return None
     return str(error).replace("\0", "\ufffd").encode("utf-8", "replace").decode()

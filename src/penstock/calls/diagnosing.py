@@ -1,4 +1,4 @@
-"""Calls that tell how the server, the engine and each queue are."""
+"""Calls that return facts about the server, the engine and each queue."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def diagnose_groups() -> Call[list[GroupDiagnosis]]:
 
 
 class Presence(NamedTuple):
-    """What any server tells anybody, with a schema or without."""
+    """Facts that any server tells any role, with or without a schema."""
 
     pid: int
     database: str
@@ -109,7 +109,7 @@ def presence() -> Call[Presence]:
 
 
 class RoleHeld(NamedTuple):
-    """One of the roles of the schema: whether it exists, and whether the caller may do what it may."""
+    """A role of the schema: whether it exists, and whether the caller has its rights."""
 
     role: str
     exists: bool
@@ -117,7 +117,7 @@ class RoleHeld(NamedTuple):
 
 
 def roles_held() -> Call[list[RoleHeld]]:
-    """By a function that only this role, and penstock_admin, may call. Anybody may ask."""
+    """Checked by a function that only this role and penstock_admin may call. Any role may ask."""
     text = (
         "select r.role, exists ("
         "select from pg_catalog.pg_roles x where x.rolname operator(pg_catalog.=) r.role),"
@@ -144,7 +144,7 @@ class TableRights(NamedTuple):
 
 
 def table_rights() -> Call[list[TableRights]]:
-    """Rights that no role should have. Anybody may ask."""
+    """Rights that no role should have. Any role may ask."""
     text = (
         "select u.rolname, pg_catalog.array_agg(distinct cast(c.relname as pg_catalog.text)),"
         " pg_catalog.array_agg(distinct a.privilege_type)"

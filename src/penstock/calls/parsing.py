@@ -1,4 +1,4 @@
-"""How the rows of a call are read, and how an argument that may be null is given."""
+"""How the rows of a call are read, and how a nullable argument is given."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ def instant(found: Sequence[Row]) -> datetime:
 
 
 def given(value: Any) -> Any:
-    """For a parameter without a default: None is null there, not left out."""
+    """For a parameter without a default: None is sent as null, and not left out."""
     return NULL if value is None else value

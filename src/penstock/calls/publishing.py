@@ -1,4 +1,4 @@
-"""Calls that put messages in."""
+"""Calls that publish and send messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client does with a connection itself."""
+"""Statements that a client runs for its own connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class Session(NamedTuple):
-    """What a client has to know of a connection. lower_owner: see `schema.LOWER_OWNER`."""
+    """Facts that a client needs about a connection. lower_owner: see `schema.LOWER_OWNER`."""
 
     pid: int
     isolation: str
@@ -35,13 +35,13 @@ class Session(NamedTuple):
 SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
 SET_WARNINGS = "set client_min_messages = warning"
 SET_ASYNCHRONOUS = "set synchronous_commit = off"
-# A statement ends when its client has closed the connection, also while it waits for a lock. Not everywhere.
+# Ends a statement when its client has closed the connection, also during a lock wait. Not on every platform.
 CHECK_CLIENT = (
     "do $$ begin perform pg_catalog.set_config('client_connection_check_interval', '5s', false);"
     " exception when others then null; end $$"
 )
 PROBE = "select 1"
-# Writes a few bytes of WAL, and nothing else: what is left is the wait for the disk.
+# Writes a few bytes of WAL, and nothing else, so that the time of the commit is the wait for the disk.
 SMALLEST_COMMIT = "select pg_catalog.pg_logical_emit_message(true, 'penstock', '')"
 
 
@@ -55,7 +55,7 @@ def session() -> Call[Session]:
 
 
 def probe(within: float) -> Call[None]:
-    """Whether the server answers, within so many seconds."""
+    """Ask whether the server answers, within so many seconds."""
     return Call("select 1", PROBE, (), lambda _found: None, Repeat.SAFE, within=within)
 
 
@@ -68,5 +68,5 @@ def unlisten(channel_name: str) -> str:
 
 
 def _quoted(name: str) -> str:
-    """A name as it stands in a statement that takes no parameters."""
+    """A quoted name, for a statement that takes no parameters."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,4 +1,4 @@
-"""Calls for tasks, groups of them, schedules and the registry of workers."""
+"""Calls for tasks, groups of tasks, schedules and the registry of workers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ack_tasks(
 
 
 def _results(results: Sequence[object] | None) -> list[str | None] | None:
-    """Results as JSON; none at all where there is none."""
+    """Results as JSON; None if there is no result at all."""
     if results is None:
         return None
     if isinstance(results, str | bytes) or not isinstance(results, Sequence):
@@ -162,7 +162,7 @@ def advance_schedule(
 ) -> Call[list[int]]:
     if isinstance(ticks, str | bytes) or not isinstance(ticks, Sequence):
         raise InvalidArgument(f"ticks must be a sequence of datetimes, not {ticks!r}")
-    # Called again after a lost connection it finds that it was moved: nothing is sent twice.
+    # Safe to repeat after a lost connection: the second call finds the schedule moved, and sends nothing.
     return call(
         "advance_schedule",
         values,

@@ -1,4 +1,4 @@
-"""Connections of other libraries: one small adapter for each, found by what the caller hands over."""
+"""Connections of other libraries: one small adapter for each, chosen by the type of the given object."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AWAITED = (
 
 
 def adapt(connection: object) -> Executor:
-    """The adapter for a connection that blocks."""
+    """The adapter for a blocking connection."""
     for find in _BLOCKING:
         if (executor := find(connection)) is not None:
             return executor
@@ -43,7 +43,7 @@ def adapt(connection: object) -> Executor:
 
 
 def adapt_async(connection: object) -> AsyncExecutor:
-    """The adapter for a connection that is awaited."""
+    """The adapter for an awaited connection."""
     for find in _AWAITED:
         if (executor := find(connection)) is not None:
             return executor

@@ -26,7 +26,7 @@ class _Asyncpg:
         try:
             return not self._connection.is_closed() and bool(self._connection.is_in_transaction())
         except self._gone:
-            return False  # back in its pool
+            return False  # the connection is back in its pool
 
 
 def adapt_async(connection: object) -> AsyncExecutor | None:

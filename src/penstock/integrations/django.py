@@ -31,12 +31,12 @@ class _Django:
 
 def adapt(connection: object) -> Executor | None:
     base = sys.modules.get("django.db.backends.base.base")
-    # django.db.connection is a proxy that says it is what it stands for only when asked for an attribute.
+    # django.db.connection is a proxy: its type shows only when an attribute is read.
     if base is None or not isinstance(connection, base.BaseDatabaseWrapper | _proxies()):
         return None
     vendor = getattr(connection, "vendor", None)
     if vendor is None:
-        return None  # a proxy, but not of a database
+        return None  # a proxy of something other than a database connection
     if vendor != "postgresql":
         raise UnsupportedConnection(f"using() needs PostgreSQL, not {vendor}")
     return _Django(connection)

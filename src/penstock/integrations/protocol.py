@@ -1,4 +1,4 @@
-"""What an adapter does: run the text of a call on somebody's connection, in the transaction open there."""
+"""The protocol of an adapter: run the text of a call on the caller's connection, in its open transaction."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from penstock.sql_call import Call, Row
 
 __all__ = ["OPEN", "AsyncExecutor", "Executor"]
 
-# The states of libpq in which a transaction is open: at work, waiting, failed. Not so when it is closed.
+# The states of libpq in which a transaction is open: active, waiting, failed. A closed connection has none.
 OPEN = frozenset({1, 2, 3})
 
 
 class AsyncExecutor(Protocol):
-    """Carries calls over a connection that is awaited."""
+    """Runs calls over an awaited connection."""
 
     async def fetch(self, call: Call[Any]) -> Sequence[Row]:
         """Run the statement of a call, which has `%s` for its parameters, and return its rows."""
@@ -26,7 +26,7 @@ class AsyncExecutor(Protocol):
 
 
 class Executor(Protocol):
-    """Carries calls over a connection that blocks."""
+    """Runs calls over a blocking connection."""
 
     def fetch(self, call: Call[Any]) -> Sequence[Row]: ...
 

@@ -16,7 +16,7 @@ __all__ = ["AsyncPsycopg", "Psycopg", "adapt", "adapt_async"]
 
 
 class AsyncPsycopg:
-    """Carries calls over an AsyncConnection. Its own cursor, since the caller's may return something else."""
+    """Runs calls over an AsyncConnection. Uses its own cursor: the caller's may have a row factory."""
 
     __slots__ = ("connection",)
 
@@ -33,7 +33,7 @@ class AsyncPsycopg:
 
 
 class Psycopg:
-    """Carries calls over a Connection."""
+    """Runs calls over a Connection."""
 
     __slots__ = ("connection",)
 

@@ -20,7 +20,7 @@ class _Psycopg2:
 
     def fetch(self, call: Call[Any]) -> Sequence[Row]:
         with self._connection.cursor(cursor_factory=self._cursor) as cursor:
-            # The driver would cast bytes to bytea, and look this name up in the search path.
+            # The driver would cast bytes to an unqualified bytea, which a search path could redirect.
             written = [f"\\x{each.hex()}" if isinstance(each, bytes) else each for each in call.parameters]
             cursor.execute(call.text, written)
             rows: Sequence[Row] = cursor.fetchall()

@@ -1,4 +1,4 @@
-"""SQLAlchemy, over whichever driver it runs: Session, Connection, and their awaited kin."""
+"""SQLAlchemy, over any of its drivers: Session, Connection, and their asynchronous versions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["adapt", "adapt_async"]
 
 
 class _Session:
-    """A Session, found anew for each call: a registry has another one for each thread."""
+    """A Session, looked up for each call, because a registry has another one for each thread."""
 
     def __init__(self, find: Callable[[], Any]) -> None:
         self._find = find
@@ -88,7 +88,7 @@ def adapt_async(connection: object) -> AsyncExecutor | None:
 
 
 def _is_in_transaction(session: Any) -> bool:
-    """Also where the session was given a connection that has begun by itself, as test suites do."""
+    """Also true if the session uses a connection that began a transaction by itself, as test suites do."""
     begun = getattr(session.bind, "in_transaction", None)
     return bool(session.in_transaction() or (begun is not None and begun()))
 
@@ -101,7 +101,7 @@ def _checked(connection: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _clause(text: str) -> Any:
-    from sqlalchemy import text as clause  # noqa: PLC0415 - whoever has such a connection has SQLAlchemy
+    from sqlalchemy import text as clause  # noqa: PLC0415 - SQLAlchemy is optional
 
     first, *rest = text.split("%s")
     return clause(first + "".join(f":p{number}{part}" for number, part in enumerate(rest)))

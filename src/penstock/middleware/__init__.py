@@ -1,4 +1,4 @@
-"""Middleware: hooks around enqueue and run, and what is built on them."""
+"""Middleware: hooks around enqueue and run, and the middleware that Penstock provides."""
 
 from penstock.tasks.hooks import EnqueueCall, Middleware
 

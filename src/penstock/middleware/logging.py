@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LoggingMiddleware", "TaskFilter", "configure_logging"]
 
-# What TaskFilter adds, as TaskContext.facts() names it.
+# The attributes that TaskFilter adds, with the names of TaskContext.facts().
 NAMES: Final = ("task", "message_id", "queue", "attempt")
 
 
 class TaskFilter(logging.Filter):
-    """Adds `task`, `message_id`, `queue` and `attempt` of the run that logs to each record; lets all pass.
+    """Adds `task`, `message_id`, `queue` and `attempt` of the current run to each record; drops no record.
 
-    outside: what they are where no task runs, so that a format which names them never fails.
-    Put it on a handler: one on a logger does not see the records of the loggers below.
+    outside: the value of these attributes while no task runs, so that a format with these names never fails.
+    Put the filter on a handler: a filter on a logger does not see the records of the loggers below.
     """
 
     def __init__(self, *, outside: object = "") -> None:
@@ -41,7 +41,7 @@ class TaskFilter(logging.Filter):
         context = current_context()
         facts: dict[str, Any] = self._outside if context is None else context.facts()
         for name, value in facts.items():
-            # What the caller gave in `extra` stays.
+            # Do not overwrite attributes that the caller gave in `extra`.
             record.__dict__.setdefault(name, value)
         return True
 
@@ -122,7 +122,7 @@ class LoggingMiddleware(Middleware):
 
 
 class TaskFormatter(logging.Formatter):
-    """Puts the task and the message id before what a handler logs, as LoggingMiddleware writes them."""
+    """Puts the task and the message id before the text of a handler's record, as LoggingMiddleware does."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as the base class has it
         task, message_id = getattr(record, "task", ""), getattr(record, "message_id", "")
@@ -132,7 +132,7 @@ class TaskFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line of JSON; with what was given in `extra`, and the task."""
+    """A record as one line of JSON, with the caller's `extra` and the task."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts: dict[str, Any] = {
@@ -150,7 +150,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _encodable(value: object) -> object:
-    """The value, or what it reads like if JSON has no form for it."""
+    """The value, or its text if JSON cannot hold it."""
     try:
         json.dumps(value)
     except (TypeError, ValueError, RecursionError):
@@ -158,7 +158,7 @@ def _encodable(value: object) -> object:
     return value
 
 
-# What every record has.
+# The attributes of every record.
 _USUAL = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 
 

@@ -1,4 +1,4 @@
-"""Metrics of runs: how each one ended, and the three methods that whoever counts them has to have."""
+"""Metrics of runs: the outcome of each run, and the three methods that a collector must have."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 
 def outcome_of(context: TaskContext, error: BaseException | None) -> RunOutcome:
-    """How a run ended that raised this, or returned.
+    """The outcome of a run that raised this error, or returned.
 
-    A Retry on the last attempt has nothing to come after it: failed. A run that was called off is not done,
-    whatever its handler returned: somebody else has the message by then.
+    A Retry on the last attempt counts as failed, because no attempt follows. A cancelled run is not done,
+    even if its handler returned, because another worker has the message by then.
     """
     if isinstance(error, LeaseLost):
         return "cancelled"
     if error is None or isinstance(error, asyncio.CancelledError):
-        # A handler that cancels itself has failed like any other.
+        # A handler that cancels itself has failed, like any other that raises.
         ended: RunOutcome = "done" if error is None else "failed"
         return "cancelled" if context.cancelled.is_set() else ended
     if isinstance(error, Snooze):
@@ -47,7 +47,7 @@ def outcome_of(context: TaskContext, error: BaseException | None) -> RunOutcome:
 
 
 class MetricsCollector(Protocol):
-    """Whoever counts runs. Its methods are called in the event loop and in threads: they must not block."""
+    """Counts runs. The worker calls the methods in the event loop and in threads: they must not block."""
 
     def inc_busy(self, task: str) -> None:
         """A run of this task has begun."""
@@ -56,11 +56,11 @@ class MetricsCollector(Protocol):
         """A run of this task has ended."""
 
     def observe_duration(self, task: str, outcome: RunOutcome, seconds: float) -> None:
-        """A run of this task has ended so, after so long."""
+        """A run of this task has ended with this outcome, after so many seconds."""
 
 
 class MetricsMiddleware(Middleware):
-    """Tells a collector of each run. What the collector raises is logged, once, and harms no task."""
+    """Reports each run to a collector. The first exception of the collector is logged; none harms a task."""
 
     def __init__(self, collector: MetricsCollector) -> None:
         missing = [name for name in METHODS if not callable(getattr(collector, name, None))]
@@ -82,11 +82,11 @@ class MetricsMiddleware(Middleware):
             raise
         finally:
             seconds = time.perf_counter() - begun
-            # What was not counted as begun would bring the number below zero.
+            # dec_busy() without inc_busy() would bring the number below zero.
             if counted:
                 self._tell(self._collector.dec_busy, task)
             self._tell(self._collector.observe_duration, task, outcome_of(context, error), seconds)
-            # A frame that holds its own exception is garbage that only the collector of cycles finds.
+            # Break the cycle of frame and exception, which only the garbage collector would free.
             del error
 
     def _tell(self, method: Callable[..., None], *arguments: Any) -> bool:

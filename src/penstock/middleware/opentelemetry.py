@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenTelemetryMiddleware"]
 
-# "Errors that were retried or handled SHOULD NOT be recorded", say the conventions. Retry and Snooze are what
-# the handler decided, and the task goes on. After these here the attempt has not done what it was for.
+# The conventions say: "Errors that were retried or handled SHOULD NOT be recorded". Retry and Snooze are
+# decisions of the handler, and the task goes on. After the outcomes below the attempt has failed.
 ERRORS: Final = frozenset[RunOutcome]({"failed", "rejected", "cancelled"})
 
 
 class OpenTelemetryMiddleware(Middleware):
     """A producer span around enqueue(), a consumer span around each run, both with the global providers.
 
-    A run is a child of the span that enqueued it, and has a link to it. new_trace: it begins a trace of its
-    own, with the link alone.
+    A run is a child of the span that enqueued it, and has a link to that span. new_trace: each run begins a
+    trace of its own, and has only the link.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OpenTelemetryMiddleware(Middleware):
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            # A context that the caller put there is the message's own, and not to be changed.
+            # A trace context that the caller put into the headers belongs to the message: keep it.
             if not given.is_valid:
                 _inject(call.headers)
             try:
@@ -66,7 +66,7 @@ class OpenTelemetryMiddleware(Middleware):
                 _record(span, exc)
                 raise
             if call.count == 1:
-                # The callback of a group is enqueued, and has no message yet.
+                # The callback of a group is enqueued later, and has no message yet.
                 for message_id in call.message_ids:
                     span.set_attribute("messaging.message.id", str(message_id))
             else:
@@ -102,7 +102,7 @@ class OpenTelemetryMiddleware(Middleware):
             context_api.detach(token)
 
     def _around(self, context: TaskContext) -> context_api.Context:
-        """What is around the span: the one that it is a child of, and baggage, which the handler sees."""
+        """The context around the span: its parent, and baggage, which the handler sees."""
         around = propagate.extract(_texts(context.headers), context_api.get_current())
         return trace.set_span_in_context(trace.INVALID_SPAN, around) if self._new_trace else around
 
@@ -118,12 +118,12 @@ def _attributes(name: str, kind: str, queue: str, task: str) -> dict[str, str | 
 
 
 def _texts(headers: dict[str, Any]) -> dict[str, str]:
-    """The headers that can be a carrier: a propagator expects text, a message may have anything."""
+    """The headers with text values: a propagator expects text, a message may have any JSON."""
     return {name: value for name, value in headers.items() if isinstance(value, str)}
 
 
 def _creation(headers: dict[str, Any]) -> SpanContext:
-    """The span context that travels with the message; an invalid one where there is none."""
+    """The span context that travels with the message; an invalid one if the message has none."""
     extracted = propagate.extract(_texts(headers), context_api.Context())
     return trace.get_current_span(extracted).get_span_context()
 
@@ -131,7 +131,7 @@ def _creation(headers: dict[str, Any]) -> SpanContext:
 def _inject(headers: dict[str, Any]) -> None:
     carrier = dict[str, str]()
     propagate.inject(carrier)
-    # Sentry uses the same header: a list, to which each adds.
+    # Sentry uses the same header: a list that both libraries extend.
     if "baggage" in carrier and isinstance(headers.get("baggage"), str):
         carrier["baggage"] = f"{headers['baggage']},{carrier['baggage']}"
     headers.update(carrier)

@@ -18,15 +18,15 @@ except ImportError as exc:
 
 __all__ = ["BUCKETS", "PrometheusCollector"]
 
-# From what does next to nothing to half an hour.
+# From tasks that do almost nothing to half an hour.
 BUCKETS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 
 
 class PrometheusCollector:
     """Has `<namespace>_tasks_busy{task}` and `<namespace>_task_duration_seconds{task,outcome}`.
 
-    registry: prometheus-client's own unless given. A registry takes one collector of a namespace: share it.
-    Works in the multiprocess mode of prometheus-client: busy is the sum over the processes that live.
+    registry: prometheus-client's own by default. A registry takes one collector of a namespace: share it.
+    Works in the multiprocess mode of prometheus-client: busy is the sum over the live processes.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PrometheusCollector:
         except ValueError as exc:
             raise InvalidArgument(f"prometheus-client refuses metrics of {namespace!r}: {exc}") from exc
 
-        # To look them up by their labels takes longer than to count.
+        # Keep the labelled metrics, because a look-up by labels takes longer than counting.
         self._gauges = dict[str, Gauge]()
         self._histograms = dict[tuple[str, RunOutcome], Histogram]()
 

@@ -34,17 +34,17 @@ STATUS: Final[dict[RunOutcome, str]] = {
     "cancelled": "cancelled",
 }
 
-# How Sentry is to see what was captured. Of the other outcomes it hears nothing: they are no errors.
+# The level of each captured outcome. Other outcomes are not captured, because they are no errors.
 LEVEL: Final[dict[RunOutcome, Literal["error", "warning"]]] = {"failed": "error", "rejected": "warning"}
 
-# These tell of the same errors, and would make a second event of each.
+# These loggers report the same errors, and would make a second event of each.
 LOGGERS: Final = ("penstock.middleware.logging", "penstock.worker.runs")
 
 
 class SentryMiddleware(Middleware):
-    """A transaction for each run, its errors captured with the task, the message id and the attempt.
+    """A transaction for each run, and its errors with the task, the message id and the attempt.
 
-    last_attempt_only: errors of attempts that others follow are not captured.
+    last_attempt_only: do not capture errors of attempts that will be retried.
     """
 
     def __init__(self, *, last_attempt_only: bool = False) -> None:
@@ -73,14 +73,14 @@ class SentryMiddleware(Middleware):
         with sentry_sdk.isolation_scope() as scope:
             _describe(scope, context)
             around: AbstractContextManager[Any] = nullcontext()
-            # A sampler of the user's that fails must not fail the task.
+            # A failing sampler of the user must not fail the task.
             with capture_internal_exceptions():
                 around = _consumer_span(context)
             with around as span:
                 try:
                     yield
                 except BaseException as exc:
-                    # Not through the block of the span: it takes outcomes for errors.
+                    # Not through the block of the span, which would record outcomes as errors.
                     error = exc
                 with capture_internal_exceptions():
                     self._judge(span, context, error)
@@ -113,7 +113,7 @@ def _capture(error: BaseException, level: Literal["error", "warning"]) -> None:
 
 
 def _describe(scope: sentry_sdk.Scope, context: TaskContext) -> None:
-    """What every event of this run has. The arguments of the task are not among it."""
+    """Set the facts that every event of this run has. The arguments of the task are left out."""
     scope.clear_breadcrumbs()
     for name, value in context.facts().items():
         scope.set_tag(f"penstock.{name}", str(value))
@@ -164,7 +164,7 @@ def _consumer_span(context: TaskContext) -> AbstractContextManager[Any]:
 def _streamed_span(
     name: str, op: str, data: dict[str, Any], *, is_root: bool = False
 ) -> AbstractContextManager[Any]:
-    """A span of trace_lifecycle="stream", which knows no transactions."""
+    """A span of trace_lifecycle="stream", which has no transactions."""
     attributes = {**data, "sentry.op": op, "sentry.origin": ORIGIN}
     if is_root:
         attributes["sentry.segment.name.source"] = "task"
@@ -187,12 +187,12 @@ def _set(span: Any, data: dict[str, Any]) -> None:
 
 
 def _inject(headers: dict[str, Any]) -> None:
-    """The trace of the caller into the headers, unless the caller gave one."""
+    """Put the trace of the caller into the headers, unless the caller gave a trace."""
     traceparent, baggage = sentry_sdk.get_traceparent(), sentry_sdk.get_baggage()
     if traceparent is None or "sentry-trace" in headers:
         return
     headers["sentry-trace"] = traceparent
     if baggage:
-        # OpenTelemetry uses the same header: a list, to which each adds.
+        # OpenTelemetry uses the same header: a list that both libraries extend.
         before = headers.get("baggage")
         headers["baggage"] = f"{before},{baggage}" if isinstance(before, str) and before else baggage

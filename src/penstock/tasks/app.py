@@ -37,14 +37,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T", bound="Task[..., Any]")
 
-# The queue of tasks that name none and need none of their own.
+# The queue of tasks that name no queue and need none of their own.
 DEFAULT_QUEUE = "default"
-# The most that the schema takes for max_active.
+# The largest max_active that the schema accepts.
 MOST_AT_ONCE = 100_000
 
 
 class App:
-    """Tasks, and the database that they are enqueued in.
+    """The tasks of a program, and the database that holds their queues.
 
     dsn, listen_dsn, call_timeout: as in penstock.connect(). middleware: hooks around enqueue and run, the
     first one outermost.
@@ -106,17 +106,17 @@ class App:
     def task(self, *function: Any, **options: Any) -> Any:
         """Make a function a task: `@app.task`, or `@app.task(queue="mail", max_attempts=5)`.
 
-        name: the function's, unless given. queue: "default", unless given; a task with concurrency,
-        max_active or result gets a queue of its own, named after it. max_attempts: with 1, the first error
-        ends it. attempt_timeout: how long one attempt may take. retry_delays: after an attempt that failed;
-        one for all, one for each (the last one for all that follow), or penstock.Exponential(). ttl: how long
-        after it was enqueued it is given up; not given, what all attempts and delays come to, if
-        attempt_timeout is given. concurrency: how many of it one worker runs at once. max_active: how many
-        all workers run at once. priority: penstock.URGENT to LOW. tenant: whose it is, or a function of the
-        arguments. unique: refuse a second one while the first is not finished; by all arguments (True), by
-        those named, or by a function of the arguments.
-        result: keep what it returns, for a day (True) or as long as given. process: run it in a process of
-        its own, for work that keeps the processor busy.
+        name: the function's by default. queue: "default" by default; a task with concurrency, max_active or
+        result gets a queue of its own, with the name of the task. max_attempts: with 1, the first error ends
+        the task. attempt_timeout: how long one attempt may take. retry_delays: the delay after a failed
+        attempt: one for all, one for each (the last one repeats), or penstock.Exponential(). ttl: how long
+        after its enqueue the task becomes a dead letter; by default the sum of all attempts and delays, if
+        attempt_timeout is given. concurrency: how many of these tasks a worker runs at once. max_active: how
+        many all workers run at once. priority: penstock.URGENT to LOW. tenant: the tenant of the task, or a
+        function of the arguments. unique: refuse a second task while the first is not finished; by all
+        arguments (True), by the named ones, or by a function of the arguments.
+        result: keep the return value, for a day (True) or for a duration. process: run the task in a process
+        of its own, for work that keeps the processor busy.
         """
 
         if unknown := options.keys() - TASK_OPTIONS:
@@ -189,7 +189,7 @@ class App:
         return task
 
     def _add_needs(self, task: Task[..., Any]) -> None:
-        """A queue has one cap: tasks that share it have to agree. Results are kept for the longest time."""
+        """Tasks that share a queue must agree on its cap. Results are kept for the longest time."""
         if not isinstance(task.queue, str) or not task.queue or "\0" in task.queue:
             raise InvalidArgument(f"queue must be the name of a queue, not {task.queue!r}")
         before = self._queues.get(task.queue)
@@ -205,12 +205,12 @@ class App:
         self._queues[task.queue] = QueueNeeds(task.queue, task.max_active, kept)
 
     def needs(self, queue: str) -> QueueNeeds:
-        """What a queue of this app has to be."""
+        """The settings that tasks of this app need in a queue."""
         return self._queues[queue]
 
     @property
     def queues(self) -> tuple[QueueNeeds, ...]:
-        """All queues that tasks of this app are in."""
+        """All queues of this app's tasks."""
         return tuple(self._queues.values())
 
     def periodic(
@@ -226,9 +226,10 @@ class App:
     ) -> PeriodicDecorator:
         """Enqueue a task at times: `@app.periodic(cron="*/5 * * * *", tz="Europe/Riga")`, or every=60.
 
-        On a function it makes a task of it, with options as in task(); or put it above `@app.task(...)`. Each
-        tick is enqueued once, however many workers there are. missed: what becomes of ticks while no worker
-        was there: "skip" them, make up for the last "one", or for "all". arguments: of the task.
+        On a function it makes a task, with options as in task(). It may also stand above `@app.task(...)`.
+        Each tick is enqueued once, with any number of workers. missed: what a worker does about ticks that
+        passed while no worker ran: "skip" them, make up for the last "one", or for "all". arguments: of the
+        task.
         """
         schedule = _schedule(cron, tz, every)
 
@@ -274,8 +275,8 @@ class App:
     ) -> GroupHandle:
         """Enqueue tasks together, and `callback` when all of them are done; all or nothing.
 
-        callback: a task, or task.call(...) with arguments. A parameter `results` of it gets what they
-        returned, in order. using: somebody's own transaction.
+        callback: a task, or task.call(...) with arguments. A parameter `results` of the callback gets the
+        return values, in order. using: the caller's own transaction.
         """
         calls = list(calls)
         api = self.client if using is None else using if isinstance(using, Api) else self.client.using(using)
@@ -291,15 +292,15 @@ class App:
         group_id, ids = await AsyncEnqueuing(api, self.declared).send_group(group_start(calls, callback))
         return group_handle(group_id, ids, calls)
 
-    # Attempts for those that failed
+    # Attempts for failed tasks
 
     def add_retries(self, task: Task[..., Any] | str, attempts: int) -> int:
-        """Bring back all of a task that had no attempts left or expired, with so many attempts more."""
+        """Requeue all messages of a task that had no attempts left or expired, with so many more attempts."""
         found = self._find(task)
         return self.client.add_retries(found.queue, attempts, headers={"task": found.name})
 
     async def add_retries_async(self, task: Task[..., Any] | str, attempts: int) -> int:
-        """Bring back all of a task that had no attempts left or expired, with so many attempts more."""
+        """Requeue all messages of a task that had no attempts left or expired, with so many more attempts."""
         found = self._find(task)
         return await self.async_client.add_retries(found.queue, attempts, headers={"task": found.name})
 
@@ -313,17 +314,17 @@ class App:
 
     @property
     def client(self) -> Client:
-        """The client that tasks are enqueued with; connects at the first call."""
+        """The client that enqueues tasks; it connects at the first call."""
         return self.clients.blocking()
 
     @property
     def async_client(self) -> AsyncClient:
-        """The client that tasks are enqueued with in the loop that runs."""
+        """The client that enqueues tasks in the running event loop."""
         return self.clients.awaited()
 
     @property
     def declared(self) -> Declared:
-        """The queues that are known to be there."""
+        """The queues that this app has declared already."""
         return self.clients.declared
 
     def new_async_client(self, **options: Any) -> AsyncClient:
@@ -331,13 +332,13 @@ class App:
         return self.clients.new_awaited(**options)
 
     def use(self, dsn: str | None, *, listen_dsn: str | None = None) -> None:
-        """Another database from now on."""
+        """Use another database from now on."""
         self.clients.drop()
         self.clients = Clients(dsn, listen_dsn, self.clients.call_timeout)
 
     @contextmanager
     def connected_to(self, dsn: str, *, listen_dsn: str | None = None) -> Iterator[Self]:
-        """Another database for as long as the block runs, as in tests."""
+        """Use another database while the block runs, as in tests."""
         before = self.clients
         self.clients = Clients(dsn, listen_dsn, before.call_timeout)
         try:
@@ -351,7 +352,7 @@ class App:
         self.clients.close()
 
     async def aclose(self) -> None:
-        """Close the connections of this loop."""
+        """Close the connections of this event loop."""
         await self.clients.aclose()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The parameters of a handler: what a call of it is stored as, and how it becomes a call again."""
+"""The parameters of a handler: how its arguments are stored, and how stored arguments become a call again."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from .context import TaskContext
 __all__ = ["Arguments", "from_plain", "to_plain"]
 
 _MISSING: Any = object()
-# What JSON holds as text or numbers, but is something else: text is no bytes, and no datetime.
+# JSON holds these types as text or numbers. Text must not be accepted as bytes, or as a datetime.
 _STRICT = (bytes, bytearray, datetime, date, time, timedelta, UUID, Decimal)
-# What JSON holds as it is: a value of exactly its parameter's type needs no look.
+# JSON holds these types unchanged: a value of exactly its parameter's type needs no check.
 _PLAIN = frozenset({str, int, bool, float, type(None)})
 
 
 def to_plain(value: object) -> Json:
-    """A value as what JSON can hold: dataclasses, models, datetime, UUID, Decimal, bytes and more."""
+    """A value as JSON can hold it: dataclasses, models, datetime, UUID, Decimal, bytes and more."""
     return msgspec.to_builtins(value, str_keys=True, enc_hook=_encode_model)
 
 
 def _strictly(value: object, kind: Any) -> None:
-    """Raise where a value is not of a type, however much alike JSON would make them."""
+    """Raise if a value is not of a type, even if JSON would write both alike."""
     kept = msgspec.to_builtins(value, builtin_types=_STRICT, enc_hook=_encode_model)
     msgspec.convert(kept, kind, builtin_types=_STRICT, dec_hook=_decode_model)
 
 
 def from_plain(plain: Json, kind: Any) -> Any:
-    """The value of a type that JSON stands for."""
+    """Convert a JSON value to a type."""
     return msgspec.convert(plain, kind, str_keys=True, dec_hook=_decode_model)
 
 
@@ -73,7 +73,7 @@ def _decode_model(kind: type, plain: Json) -> Any:
 
 @contextmanager
 def _harmless_errors() -> Iterator[None]:
-    """Errors of a model without the values that they quote: msgspec makes its own error of their text."""
+    """Remove the quoted values from errors of a model, because msgspec copies the text into its own error."""
     try:
         yield
     except ValueError as exc:
@@ -82,7 +82,7 @@ def _harmless_errors() -> Iterator[None]:
 
 
 class Arguments:
-    """Binds calls of one handler. Types are looked up at the first use, when all modules are there."""
+    """Binds calls of one handler. Types are resolved at the first use, when all modules are imported."""
 
     def __init__(self, function: Callable[..., Any], task_name: str) -> None:
         self._function = function
@@ -117,7 +117,7 @@ class Arguments:
 
     @cached_property
     def context_name(self) -> str | None:
-        """The parameter that gets the context, if there is one."""
+        """The parameter that gets the context, if any."""
         return next((name for name in self._parameters if self._hints.get(name) is TaskContext), None)
 
     @cached_property
@@ -155,14 +155,14 @@ class Arguments:
 
     @cached_property
     def _extra_kind(self) -> Any:
-        """Of what is not among the parameters, where the handler takes that."""
+        """The type of additional keyword arguments, if the handler takes `**kwargs`."""
         extra = next((n for n, p in self._parameters.items() if p.kind is p.VAR_KEYWORD), "")
         return self._hints.get(extra, Any)
 
     @cached_property
     def _model(self) -> type[msgspec.Struct]:
-        """A struct with a field for each parameter: it converts, and knows what is missing or too much."""
-        # Not under their own names: some names mean something to a class.
+        """A struct with a field for each parameter: it converts, and finds missing or extra arguments."""
+        # The fields have names of their own, because some names have a meaning in a class.
         fields: list[Any] = [
             (f"f{n}", kind) if name in self._required else (f"f{n}", kind, msgspec.field(default=_MISSING))
             for n, (name, kind) in enumerate(self._kinds.items())
@@ -177,7 +177,7 @@ class Arguments:
         return tuple((name, f"f{n}") for n, name in enumerate(self.names))
 
     def _given(self, found: Any) -> dict[str, Any]:
-        """The arguments that a struct of that model has."""
+        """The arguments that a struct of that model holds."""
         given = {}
         for name, attribute in self._attributes:
             value = getattr(found, attribute)
@@ -194,7 +194,7 @@ class Arguments:
     def bind(
         self, positional: Sequence[object], named: Mapping[str, object], *, without: str | None = None
     ) -> dict[str, object]:
-        """The arguments of a call by name; an error says what does not fit. without: may be missing."""
+        """Bind the arguments of a call by name; an error says what does not fit. without: may be missing."""
         if not positional and named.keys() == self._required:
             return dict(named)
         if len(positional) > len(self._positional):
@@ -212,7 +212,7 @@ class Arguments:
         return bound
 
     def encode(self, bound: Mapping[str, object]) -> dict[str, Json]:
-        """What JSON holds of the arguments. Each is looked at both ways, so that what comes back fits."""
+        """Encode the arguments as JSON. Each is decoded again, so that the handler gets an equal value."""
         return {name: self._encoded(name, value) for name, value in bound.items()}
 
     def _encoded(self, name: str, value: object) -> Json:
@@ -232,7 +232,7 @@ class Arguments:
         return plain
 
     def _which(self, name: str, value: object) -> str:
-        """An argument: its name, place and type. Not its value, which may be nobody else's business."""
+        """An argument by its name, position and type. The value is left out, because it may be private."""
         place = f"argument {self.names.index(name) + 1}, " if name in self.names else ""
         return f"{name!r} ({place}of type {type(value).__qualname__})"
 
@@ -242,7 +242,7 @@ class Arguments:
         return defaults | dict(bound)
 
     def canonical(self, bound: Mapping[str, object]) -> Json:
-        """The arguments such that the same ones are the same text: as they come back, in order."""
+        """Encode the arguments so that equal arguments have equal text: as decoded, in order."""
         plain = {}
         for name in sorted(bound):
             kind = self._kinds.get(name, self._extra_kind)
@@ -254,7 +254,7 @@ class Arguments:
         return plain
 
     def check_names(self, names: Iterable[str], what: str) -> None:
-        """Refuse names that are no parameters."""
+        """Refuse names that are not parameters."""
         if self.takes_any:
             return
         known = {name for name, parameter in self._parameters.items() if not _is_context(parameter)}
@@ -263,21 +263,21 @@ class Arguments:
                 f"{what} of task {self._task_name!r} is by {unknown[0]!r}, which it does not take"
             )
 
-    # When it is run
+    # When the worker runs the task
 
     @cached_property
     def _decoder(self) -> msgspec.json.Decoder[Any]:
         return msgspec.json.Decoder(self._model, dec_hook=_decode_model)
 
     def decode_stored(self, stored: Stored) -> dict[str, Any]:
-        """The arguments to call the handler with, from a payload as it was stored: in one go, mostly."""
+        """Decode the stored payload to the arguments of the handler; mostly in one step."""
         if isinstance(stored, bytes):
             return self.decode(stored)
         if not self.takes_any:
             try:
                 found = self._decoder.decode(stored)
             except (ValueError, TypeError, RecursionError):
-                pass  # what is wrong is told below
+                pass  # the slower path below says what is wrong
             else:
                 return self._given(found)
         try:
@@ -289,7 +289,7 @@ class Arguments:
         return self.decode(plain)
 
     def decode(self, plain: Json) -> dict[str, Any]:
-        """The arguments to call the handler with, from a payload."""
+        """Decode a payload to the arguments of the handler."""
         if not plain and not self._required and plain == {}:
             return {}
         if not isinstance(plain, dict):
@@ -328,7 +328,7 @@ class Arguments:
 
 
 def _is_same(value: Any, back: Any) -> bool:  # noqa: PLR0911
-    """Whether what comes back is what was given. A list may be given for a tuple, a dict for a model."""
+    """Whether the decoded value equals the given one. A list may stand for a tuple, a dict for a model."""
     if type(value) is type(back) and _equal(value, back):
         return True
     if isinstance(value, Mapping):
@@ -338,7 +338,7 @@ def _is_same(value: Any, back: Any) -> bool:  # noqa: PLR0911
     if isinstance(value, list | tuple) and isinstance(back, list | tuple):
         return len(value) == len(back) and all(map(_is_same, value, back))
     if isinstance(value, datetime) and isinstance(back, datetime):
-        # In the hour that comes twice a moment is never equal to one of another time zone object.
+        # In the repeated hour of autumn, Python never treats datetimes of two tzinfo objects as equal.
         return _said(value) == _said(back)
     if type(value) is type(back) and is_model(type(value)):
         names = [field.name for field in _fields(value)]
@@ -364,7 +364,7 @@ def _said(moment: datetime) -> tuple[datetime, timedelta | None]:
 
 
 def _ordered(value: Any) -> Json:
-    """What JSON holds of a value, the same for the same value: sets and dicts in order."""
+    """JSON of a value, equal for equal values: sets and dicts are sorted."""
     if isinstance(value, set | frozenset):
         return sorted(encode_json(_ordered(item)) for item in value)
     if isinstance(value, dict):
@@ -378,7 +378,7 @@ def _ordered(value: Any) -> Json:
 
 
 def inner_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that is called in the end: of a partial, an object that can be called, a method."""
+    """The function that is finally called: of a partial, a callable object, or a method."""
     while isinstance(function, partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
@@ -389,7 +389,7 @@ def inner_function(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_context(parameter: inspect.Parameter) -> bool:
-    """By its annotation as it is written, before types can be looked up."""
+    """Decide by the annotation as written, because types cannot be resolved yet."""
     annotation = parameter.annotation
     return annotation is TaskContext or (isinstance(annotation, str) and annotation.endswith("TaskContext"))
 

@@ -20,7 +20,7 @@ CALL_TIMEOUT_SECONDS = 30
 
 
 class Clients:
-    """Made when they are first asked for, all of the same database."""
+    """Creates clients of one database when they are first needed."""
 
     def __init__(
         self,
@@ -35,19 +35,19 @@ class Clients:
         self._lock = threading.Lock()
         self._client: Client | None = None
         self._async_clients: dict[asyncio.AbstractEventLoop, AsyncClient] = {}
-        # Kept, so that the end of a loop finds them.
+        # Keep a reference, so that the generators are finalized at the end of their loop, and not before.
         self._endings: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
     def blocking(self) -> Client:
         with self._lock:
             if self._client is None:
                 self._client = Client(self.dsn, listen_dsn=self.listen_dsn, call_timeout=self.call_timeout)
-                # An app lives as long as its module: nobody else would close it.
+                # An app lives as long as its module, so no other code closes this client.
                 atexit.register(self.close)
             return self._client
 
     def awaited(self) -> AsyncClient:
-        """Of the loop that runs."""
+        """The client of the running event loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
             client = self._async_clients.get(loop)
@@ -59,7 +59,7 @@ class Clients:
             return client
 
     def new_awaited(self, **options: Any) -> AsyncClient:
-        """Another one, which the caller closes."""
+        """Another client, which the caller must close."""
         options = {"call_timeout": self.call_timeout, **options}
         return AsyncClient(self.dsn, listen_dsn=self.listen_dsn, **options)
 
@@ -68,7 +68,7 @@ class Clients:
         return self._async_clients.pop(loop)
 
     def close(self) -> None:
-        """Close the blocking one, and those of loops that do not run any more."""
+        """Close the blocking client, and the clients of loops that have stopped."""
         with self._lock:
             client, self._client = self._client, None
             for loop in [loop for loop in self._async_clients if not loop.is_running()]:
@@ -78,7 +78,7 @@ class Clients:
             client.close()
 
     async def aclose(self) -> None:
-        """Close the one of this loop."""
+        """Close the client of this loop."""
         loop = asyncio.get_running_loop()
         with self._lock:
             client = self._pop(loop) if loop in self._async_clients else None
@@ -86,19 +86,19 @@ class Clients:
             await client.close()
 
     def close_resting(self) -> None:
-        """Close those of loops that rest, as that of an async test does when its fixtures end."""
+        """Close the clients of paused loops, such as the loop of an async test while its fixtures end."""
         for loop in [loop for loop in self._async_clients if not (loop.is_running() or loop.is_closed())]:
             loop.run_until_complete(self._pop(loop).close())
 
     def drop(self) -> None:
-        """Close all of them: nobody will reach them any more."""
+        """Close all clients. The app holds no reference to them afterwards."""
         self.close()
         for loop in tuple(self._async_clients):
             self._pop(loop).internals.abandon()
 
 
 async def _until_the_loop_ends(client: AsyncClient) -> AsyncGenerator[None, None]:
-    """Suspended until asyncio.run() ends what is left of its loop: then the client is closed."""
+    """Wait until asyncio.run() finalizes the generators of its loop, then close the client."""
     try:
         yield
     finally:
@@ -106,7 +106,7 @@ async def _until_the_loop_ends(client: AsyncClient) -> AsyncGenerator[None, None
 
 
 def _begun(generator: AsyncGenerator[None, None]) -> AsyncGenerator[None, None]:
-    """A generator that the loop knows of, since it was begun there."""
+    """Start the generator inside the loop, so that the loop knows it and finalizes it."""
     with suppress(StopIteration):
         generator.__anext__().__await__().send(None)
     return generator

@@ -1,4 +1,4 @@
-"""What a handler may know of its own run, and do about it."""
+"""What a handler can know about its own run, and do to it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from penstock._async.transaction import AsyncTransaction
     from penstock._sync.transaction import Transaction
 
-__all__ = ["TaskContext", "TaskMessage", "current_context"]
+__all__ = ["CURRENT", "TaskContext", "TaskMessage", "current_context"]
 
-# The context of a run, or what makes it when it is asked for.
-_current: ContextVar[TaskContext | Callable[[], TaskContext] | None] = ContextVar(
+# The context of a run, or what makes it when it is asked for. Set by the worker.
+CURRENT: ContextVar[TaskContext | Callable[[], TaskContext] | None] = ContextVar(
     "penstock_context", default=None
 )
 
 
 def current_context() -> TaskContext | None:
     """The context of the task that runs here, if one does."""
-    found = _current.get()
+    found = CURRENT.get()
     return found if found is None or isinstance(found, TaskContext) else found()
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage:
-    """The message of a task. payload: its arguments, as JSON holds them."""
+    """The message of a task. payload: its arguments, as JSON values."""
 
     id: int
     queue_name: str
@@ -55,7 +55,7 @@ class TaskContext:
 
     attempt: 1 for the first. max_attempts: how many there may be. headers: of the message. cancelled: set
     when the attempt is over while the handler still runs (its time is up, its lease is lost, the worker
-    stops); an async handler is cancelled then, one in a thread has to look.
+    stops). The worker then cancels an async handler; a handler in a thread has to check `cancelled`.
     """
 
     task_name: str
@@ -81,11 +81,11 @@ class TaskContext:
 
     @property
     def message(self) -> TaskMessage:
-        """The message as it is stored."""
+        """The stored message."""
         raise _elsewhere("message")
 
     def extend(self, extension: Duration) -> None:  # noqa: ARG002
-        """Give this attempt so much more time than its attempt_timeout. Its lease is kept anyway."""
+        """Add this time to the attempt_timeout of this attempt. The worker renews the lease in any case."""
         raise _elsewhere("extend()")
 
     def transaction(
@@ -93,10 +93,10 @@ class TaskContext:
         *,
         result: object = None,  # noqa: ARG002
     ) -> AbstractContextManager[Transaction[psycopg.Connection[Any]]]:
-        """A transaction in which the task ends: what is done in it takes effect with the ack, or not at all.
+        """A transaction that ends the task: its statements take effect with the ack, or not at all.
 
-        For handlers in threads; in coroutines: transaction_async(). result: kept with the task, if it keeps
-        one.
+        For handlers in threads; coroutines use transaction_async(). result: kept with the task, if the task
+        keeps its result.
         """
         raise _elsewhere("transaction()")
 
@@ -105,7 +105,7 @@ class TaskContext:
         *,
         result: object = None,  # noqa: ARG002
     ) -> AbstractAsyncContextManager[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
-        """A transaction in which the task ends. See transaction()."""
+        """A transaction that ends the task. See transaction()."""
         raise _elsewhere("transaction_async()")
 
     @property
@@ -114,7 +114,7 @@ class TaskContext:
         return TaskLogger(logging.getLogger(f"penstock.task.{self.task_name}"), self.facts())
 
     def fields(self) -> dict[str, Any]:
-        """All that is known, to make another one of in another process."""
+        """All fields, so that another process can make a copy of this context."""
         return {field.name: getattr(self, field.name) for field in fields(TaskContext) if field.init}
 
     def facts(self) -> dict[str, Any]:
@@ -128,12 +128,12 @@ class TaskContext:
 
 def _elsewhere(what: str) -> InvalidArgument:
     return InvalidArgument(
-        f"{what} of a task's context is for handlers that a worker runs itself, not in a process"
+        f"{what} of a task's context is not available in a process: declare the task without process=True"
     )
 
 
 class TaskLogger(logging.LoggerAdapter[logging.Logger]):
-    """Adds what is known of the task to each record, beside what the caller adds."""
+    """Adds the facts of the task to each record, beside the caller's own `extra`."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **(kwargs.get("extra") or {})}

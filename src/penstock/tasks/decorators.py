@@ -1,4 +1,4 @@
-"""The types of the decorators: what a task is called with is what its function takes, without the context."""
+"""The types of the decorators: a task takes the parameters of its function, without the context."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TaskDecorator(Protocol):
 
 
 class PeriodicDecorator(Protocol):
-    """Makes a function a task that is enqueued at times, or gives a task such times."""
+    """Makes a function a task that is enqueued at times, or adds such times to a task."""
 
     @overload
     def __call__(self, function: Task[P, R], /) -> Task[P, R]: ...

@@ -15,16 +15,16 @@ from .options import LONGEST_TENANT, check_text
 
 __all__ = ["Tenant", "Unique", "tenant_of", "unique_key_of"]
 
-# A name, or a function of the arguments: of those among them that it has parameters for.
+# A name, or a function. The function gets the arguments that it has parameters for.
 Tenant: TypeAlias = "str | Callable[..., str | None]"
-# By all arguments (True), by those named, or by a function of the arguments.
+# By all arguments (True), by the named ones, or by a function of the arguments.
 Unique: TypeAlias = "bool | Sequence[str] | Callable[..., str]"
 
 Choose: TypeAlias = "Callable[[Mapping[str, object]], Any]"
 
 
 def tenant_of(tenant: Tenant | None, arguments: Arguments) -> str | Choose | None:
-    """A tenant for all, or the function that finds it."""
+    """The fixed tenant, or the function that computes the tenant of a call."""
     if tenant is None:
         return None
     if isinstance(tenant, str):
@@ -36,7 +36,7 @@ def tenant_of(tenant: Tenant | None, arguments: Arguments) -> str | Choose | Non
 
 
 def unique_key_of(unique: Unique, task_name: str, arguments: Arguments) -> Choose | None:
-    """The function that finds the key of a call, from its arguments with all defaults."""
+    """The function that computes the unique key of a call, from its arguments with all defaults."""
     if unique is False:
         return None
     if callable(unique):
@@ -61,7 +61,7 @@ def unique_key_of(unique: Unique, task_name: str, arguments: Arguments) -> Choos
 
 
 def _by_name(function: Callable[..., Any], arguments: Arguments, what: str) -> Choose:
-    """Call a function with those of the arguments that it has parameters for."""
+    """Call a function with the arguments that it has parameters for."""
     parameters = inspect.signature(function).parameters.values()
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
         return lambda given: function(**given)

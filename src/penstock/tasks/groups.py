@@ -1,4 +1,4 @@
-"""Groups: tasks that are enqueued together, and one that follows when all of them are done."""
+"""Groups: tasks that are enqueued together, and a callback that follows when all of them are done."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def group_start(calls: Sequence[TaskCall], callback: TaskCall | Task[..., Any]) 
         if member.message.dedup_key is not None:
             raise InvalidArgument(
                 f"task {call.task.name!r} cannot be in a group: it is unique, or has a dedup_key",
-                hint="one that is not enqueued, because another one is there, would never be done",
+                hint="a refused duplicate would never be done, and so the callback would never be sent",
             )
     following = callback.member()
     for option in ("delay", "deliver_after", "dedup_key"):

@@ -1,4 +1,4 @@
-"""What enqueue() returns: the way to a task that was enqueued."""
+"""What enqueue() returns: a handle on an enqueued task."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class TaskFailed(PenstockError):  # noqa: N818
-    """The task has failed for good: it is among the dead letters."""
+    """The task has failed for good: it is a dead letter."""
 
     def __init__(self, message: str, details: MessageResult) -> None:
         super().__init__(message)
@@ -34,7 +34,7 @@ class TaskFailed(PenstockError):  # noqa: N818
 
 
 class Handle(Generic[R_co]):
-    """A task that was enqueued."""
+    """An enqueued task."""
 
     __slots__ = ("_task", "id")
 
@@ -51,31 +51,31 @@ class Handle(Generic[R_co]):
         return self._task.queue
 
     def details(self) -> MessageDetails | None:
-        """All that is known of it now; None where it is done and was not kept."""
+        """All facts about the task now; None if it is done and was not kept."""
         return self._task.app.client.get_message(self.queue_name, self.id)
 
     async def details_async(self) -> MessageDetails | None:
-        """All that is known of it now; None where it is done and was not kept."""
+        """All facts about the task now; None if it is done and was not kept."""
         return await self._task.app.async_client.get_message(self.queue_name, self.id)
 
     def cancel(self) -> bool:
-        """Take it out of the queue, if it has not begun; whether that succeeded."""
+        """Take the task out of the queue, if it has not begun. Returns whether that succeeded."""
         return self._task.app.client.cancel_message(self.queue_name, self.id)
 
     async def cancel_async(self) -> bool:
-        """Take it out of the queue, if it has not begun; whether that succeeded."""
+        """Take the task out of the queue, if it has not begun. Returns whether that succeeded."""
         return await self._task.app.async_client.cancel_message(self.queue_name, self.id)
 
     def result(self, *, timeout: Duration | None = None) -> R_co:
-        """Wait until it is done, and return what it returned.
+        """Wait until the task is done, and return its return value.
 
-        Raises TaskFailed where it failed for good, TimeoutError where that takes longer than `timeout`.
+        Raises TaskFailed if the task failed for good, TimeoutError if it takes longer than `timeout`.
         """
         seconds = self._patience(timeout)
         return self._outcome(blocking.finished(self._task.app.client, self.queue_name, self.id, seconds))
 
     async def result_async(self, *, timeout: Duration | None = None) -> R_co:
-        """Wait until it is done, and return what it returned. See result()."""
+        """Wait until the task is done, and return its return value. See result()."""
         seconds = self._patience(timeout)
         client = self._task.app.async_client
         return self._outcome(await awaited.finished(client, self.queue_name, self.id, seconds))
@@ -114,7 +114,7 @@ class Handle(Generic[R_co]):
 
 
 class GroupHandle:
-    """A group of tasks that was enqueued: its id, and the handles of its members in order."""
+    """An enqueued group of tasks: its id, and the handles of its members in order."""
 
     __slots__ = ("id", "members")
 
@@ -123,12 +123,12 @@ class GroupHandle:
         self.members = members
 
     def results(self, *, timeout: Duration | None = None) -> list[Any]:
-        """What all members returned; for tasks that keep their results."""
+        """The return values of all members; for tasks that keep their results."""
         left = _deadline(timeout)
         return [member.result(timeout=left()) for member in self.members]
 
     async def results_async(self, *, timeout: Duration | None = None) -> list[Any]:
-        """What all members returned; for tasks that keep their results."""
+        """The return values of all members; for tasks that keep their results."""
         left = _deadline(timeout)
         return [await member.result_async(timeout=left()) for member in self.members]
 
@@ -137,7 +137,7 @@ class GroupHandle:
 
 
 def _deadline(timeout: Duration | None) -> Callable[[], float | None]:
-    """What is left of a time that holds for several."""
+    """A function that returns the remaining time, for several waits under one timeout."""
     if timeout is None:
         return lambda: None
     end = time.monotonic() + interval("timeout", timeout)

@@ -14,9 +14,9 @@ __all__ = ["EnqueueCall", "Middleware"]
 
 @dataclass(slots=True)
 class EnqueueCall:
-    """One call of enqueue() or enqueue_many(): what is put into `headers` travels with each of its messages.
+    """One call of enqueue() or enqueue_many(). The entries of `headers` travel with each of its messages.
 
-    message_ids: known after the block; of many at once, all of them.
+    message_ids: known after the block; all ids of enqueue_many().
     """
 
     task: str
@@ -27,10 +27,10 @@ class EnqueueCall:
 
 
 class Middleware:
-    """Override what you need. A hook returns a context manager: a block around enqueueing, or a run.
+    """Override the hooks that you need. A hook returns a context manager around an enqueue, or around a run.
 
-    An exception of the handler goes through the block of run(), outcomes (Retry, Reject, Snooze) included.
-    Both are entered in the context (see contextvars) in which the handler runs, or the caller is.
+    An exception of the handler passes through the block of run(), outcomes (Retry, Reject, Snooze) included.
+    run() is entered in the context (see contextvars) of the handler, enqueue() in the context of the caller.
     """
 
     def enqueue(self, call: EnqueueCall) -> AbstractContextManager[Any]:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Which functions can be tasks: not methods; in a process of their own, those that can be imported."""
+"""Which functions can be tasks: no methods; with process=True only importable functions."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from penstock.errors import InvalidArgument
 
 __all__ = ["check_importable", "check_no_method"]
 
-# What the first parameter of a method is called.
+# The usual names of a method's first parameter.
 OWNERS = ("self", "cls")
 
 
 def check_no_method(function: Callable[..., Any]) -> None:
-    """Refuse a method that is decorated within its class: a worker has no object to call it on."""
+    """Refuse a method that is decorated in its class, because a worker has no object to call it on."""
     if isinstance(function, classmethod):
         named, first = function.__func__, "cls"
     elif isfunction(function):
@@ -33,9 +33,9 @@ def check_no_method(function: Callable[..., Any]) -> None:
 
 
 def check_importable(function: Callable[..., Any]) -> None:
-    """Refuse what another process could not import by name: lambdas, nested functions, bound methods.
+    """Refuse functions that another process cannot import by name: lambdas, nested functions, bound methods.
 
-    Looks at the name alone: when a function is decorated, its module is not complete yet.
+    Checks the name alone, because the module is not complete yet when a function is decorated.
     """
     qualname = getattr(function, "__qualname__", None)
     owner = function.__self__ if ismethod(function) else None

@@ -1,4 +1,4 @@
-"""What can be said of one call of a task, and what is refused before it is sent."""
+"""Options of one call of a task, checked before the call is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.wording import shown
 
 __all__ = ["CallOptions", "check_priority", "check_text"]
 
-# Headers that say what a message is.
+# Headers that Penstock itself sets.
 RESERVED = frozenset({"task", "group", "position"})
 LONGEST_TENANT = 255
 LONGEST_KEY = 500
@@ -21,7 +21,7 @@ LONGEST_KEY = 500
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What can be said of one call, or of all calls of a bound task. None: as the task says."""
+    """Options of one call, or of all calls of a bound task. None: the task's own option holds."""
 
     delay: Duration | None = None
     deliver_after: datetime | None = None
@@ -32,9 +32,9 @@ class CallOptions:
     headers: Mapping[str, Any] | None = None
 
     def with_more(self, given: CallOptions) -> CallOptions:
-        """These, and what is given of others. What the server would refuse is refused here.
+        """Merge these options with others. Refuse here what the server would refuse.
 
-        In somebody's transaction an error of the server would be the end of it.
+        An error of the server would abort the caller's transaction.
         """
         values = {name: getattr(given, name) for name in CallOptions.__slots__}
         options = replace(self, **{name: value for name, value in values.items() if value is not None})

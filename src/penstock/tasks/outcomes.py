@@ -1,4 +1,4 @@
-"""What a handler may raise to say how its attempt ended, other than by returning or failing."""
+"""What a handler may raise to end its attempt in another way than by returning or failing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ class Outcome(Exception):  # noqa: N818
 
 
 class Retry(Outcome):
-    """The attempt failed: try again after this delay, instead of the one that retry_delays says.
+    """The attempt failed: try again after this delay, instead of the delay of retry_delays.
 
-    The attempt counts: where it was the last one, the task has no attempts left.
+    The attempt counts: after the last one, the task has no attempts left.
     """
 
     def __init__(self, reason: str = "", *, delay: Duration | None = None) -> None:
@@ -24,7 +24,7 @@ class Retry(Outcome):
 
 
 class Reject(Outcome):
-    """The attempt failed, and another one would, too: to the dead letters now, with this reason."""
+    """The attempt failed, and another would fail, too: the task becomes a dead letter, with this reason."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -32,7 +32,7 @@ class Reject(Outcome):
 
 
 class Snooze(Outcome):
-    """Not now: the task comes back after this delay, and the attempt is not counted."""
+    """The task is delivered again after this delay, and the attempt is not counted."""
 
     def __init__(self, delay: Duration) -> None:
         super().__init__(delay)

@@ -1,4 +1,4 @@
-"""When a periodic task is due: cron expressions in a time zone, intervals, and what of missed times."""
+"""When a periodic task is due: cron expressions in a time zone, intervals, and missed times."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.values import Duration, interval
 
 __all__ = ["MOST_TICKS", "Cron", "Every", "Missed", "Periodic", "Times", "times_of"]
 
-# So many missed times are made up for at most, the newest ones.
+# At most so many missed times are made up for, the newest ones.
 MOST_TICKS: Final = 1000
-# The shortest interval: each time is a transaction.
+# The shortest interval, because each time costs a transaction.
 SHORTEST_SECONDS: Final = 0.1
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,7 +40,7 @@ ALIASES: Final = {
 
 
 class Times(ABC):
-    """An endless row of times, the same for whoever computes it."""
+    """An endless sequence of times, the same in every process."""
 
     @abstractmethod
     def next_after(self, moment: datetime) -> datetime:
@@ -48,24 +48,24 @@ class Times(ABC):
 
     @abstractmethod
     def newest(self, after: datetime, until: datetime, most: int) -> list[datetime]:
-        """The times later than one moment and not later than another, in order; the last `most` of them."""
+        """The times after one moment, up to and including another, in order; only the last `most` of them."""
 
     @abstractmethod
     def definition(self) -> dict[str, Json]:
-        """What to store of it: two that differ here are due at other times."""
+        """The definition to store. Two schedules with different definitions are due at different times."""
 
     def due(
         self, next_at: datetime, now: datetime, missed: Missed, *, grace: timedelta = SCHEDULE_GRACE
     ) -> tuple[list[datetime], datetime]:
-        """The times to act for now, and the one to wait for then.
+        """The times to act for now, and the next time to wait for.
 
-        next_at: the first time that nobody has acted for. missed: "skip" acts for the newest time that has
+        next_at: the first time that no worker has acted for. missed: "skip" acts for the newest time that has
         come, unless it is late by more than `grace`; "one" acts for it in any case; "all" for each.
         """
         next_at, now = _utc("next_at", next_at), _utc("now", now)
         if now < next_at:
             return [], next_at
-        # next_at itself counts also where it is none of these times: somebody has moved it there.
+        # next_at counts also if it is none of these times: an operator may have moved it.
         ticks = [next_at, *self.newest(next_at, now, MOST_TICKS if missed == "all" else 1)]
         if missed != "all":
             ticks = ticks[-1:]
@@ -88,7 +88,7 @@ class Every(Times):
 
     @property
     def _step(self) -> int:
-        """In microseconds: floats would drift apart."""
+        """The interval in microseconds, because floats would drift apart."""
         return timedelta(seconds=float(interval("every", self.seconds))) // MICROSECOND
 
     def next_after(self, moment: datetime) -> datetime:
@@ -105,7 +105,7 @@ class Every(Times):
         return f"every {self.seconds} s"
 
     def _number(self, moment: datetime) -> int:
-        """How many times there were until a moment."""
+        """The number of times until a moment."""
         return ((_utc("moment", moment) - EPOCH) // MICROSECOND) // self._step
 
     def _at(self, number: int) -> datetime:
@@ -117,9 +117,9 @@ class Cron(Times):
     """Times by a cron expression, read in a time zone.
 
     expression: five fields (minute, hour, day of the month, month, day of the week), six with seconds first,
-    or @hourly, @daily, @weekly, @monthly, @yearly. When clocks are changed, as in Debian's cron: what has a
-    fixed minute and hour runs once, where that time is left out as soon as it would be over; what has `*` in
-    one of them goes by real time.
+    or @hourly, @daily, @weekly, @monthly, @yearly. Clock changes are handled as in Debian's cron. A time with
+    a fixed minute and hour runs once; if that time is left out, it runs at the end of the gap. A time with
+    `*` in minute or hour goes by real time.
     """
 
     expression: str
@@ -167,7 +167,7 @@ class Cron(Times):
                 break
             instants = self._instants(wall)
             found.update(instant for instant in instants if after < instant <= until)
-            # Times of the day that come twice are not in order: further than seems to be needed.
+            # Repeated times of the day are not in order, so read further than seems necessary.
             if instants and last is None and (len(found) >= most or instants[-1] <= after):
                 last = wall - self._fold(instants[-1])
         return sorted(found)[-most:]
@@ -179,13 +179,13 @@ class Cron(Times):
         return f"{self.expression} {self.tz}"
 
     def _walls(self, moment: datetime, *, back: bool = False) -> Iterator[datetime]:
-        """What a clock on the wall shows at the times, from a moment on, or back from it."""
+        """The local times of the expression, from a moment on, or back from it."""
         wall = moment.astimezone(self._zone).replace(tzinfo=None)
-        # They begin after where they are told to begin.
+        # CronSim starts after the moment that it is given.
         return CronSim(self.expression, wall + SECOND if back else wall - SECOND, reverse=back)
 
     def _fold(self, moment: datetime) -> timedelta:
-        """By how much clocks are set back, if what they show at this moment comes twice."""
+        """By how much clocks are set back, if the local time of this moment comes twice."""
         wall = moment.astimezone(self._zone)
         first, second = (wall.replace(fold=fold).utcoffset() for fold in (0, 1))
         assert first is not None
@@ -193,7 +193,7 @@ class Cron(Times):
         return first - second
 
     def _instants(self, wall: datetime) -> list[datetime]:
-        """When a clock on the wall shows this: once, twice, or never."""
+        """The moments with this local time: one, two or none. A fixed time in a gap moves to its end."""
         first, second = (self._instant(wall, fold) for fold in (0, 1))
         if first == second:
             return [first]
@@ -201,7 +201,7 @@ class Cron(Times):
             return [first] if self._is_fixed else [first, second]
         if not self._is_fixed:
             return []
-        # Clocks were set forward over it.
+        # Clocks were set forward over this local time.
         later = wall.replace(second=0)
         while self._instant(later, 0) != self._instant(later, 1):
             later += timedelta(minutes=1)
@@ -232,7 +232,7 @@ class Periodic:
 
 
 def times_of(definition: Json) -> Cron | Every | None:
-    """The times of a definition that is stored; None where it is of another kind, or of a later version."""
+    """The times of a stored definition; None if it is of another kind, or of a later version."""
     try:
         match definition:
             case {"cron": str(expression), "tz": str(tz)}:

@@ -20,8 +20,7 @@ LONGEST_TTL = 2.0**31 - 1
 class Exponential:
     """Delays that grow: first, then each `factor` times the one before, up to `longest`.
 
-    jitter: the share of a delay that is left to chance, so that what failed together does not come back
-    together.
+    jitter: the random share of a delay, so that tasks that failed together are not retried together.
     """
 
     first: Duration = 1.0
@@ -37,7 +36,7 @@ class Exponential:
                 raise InvalidArgument(f"{name} must be a number from {least} to {most}, not {value!r}")
 
     def most(self, attempt: int) -> float:
-        """The longest that the delay after an attempt can be."""
+        """The longest possible delay after an attempt."""
         first, longest = interval("first", self.first), interval("longest", self.longest)
         if first == 0:
             return 0.0
@@ -50,13 +49,13 @@ class Exponential:
         return self.most(attempt) * (1 - self.jitter * random.random())
 
 
-# One delay for all, one after each attempt (the last one for all that follow), or delays that grow.
+# One delay for all, one after each attempt (the last one repeats), or growing delays.
 RetryDelays: TypeAlias = "Duration | Sequence[Duration] | Exponential"
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When an attempt that failed is followed by another, and when a task is given up."""
+    """When a failed attempt is followed by another, and when a task becomes a dead letter."""
 
     max_attempts: int
     attempt_timeout: float | None
@@ -82,25 +81,25 @@ class Policy:
         return cls(max_attempts, timeout, _delays(retry_delays), given)
 
     def delay_after(self, attempt: int) -> int:
-        """How long to wait after an attempt that failed, in whole seconds as the schema counts."""
+        """How long to wait after a failed attempt, in whole seconds, because the schema counts in seconds."""
         if isinstance(self.delays, Exponential):
             return math.ceil(self.delays.after(attempt))
         return math.ceil(self._listed(attempt))
 
     @property
     def ttl(self) -> float | None:
-        """As given; else what all attempts take at most with the delays between them, if that is known."""
+        """As given; else the longest time of all attempts and the delays between them, if it is known."""
         if self.given_ttl is not None or self.attempt_timeout is None:
             return self.given_ttl
         return min(self.max_attempts * self.attempt_timeout + self._all_delays(), LONGEST_TTL)
 
     def _all_delays(self) -> float:
-        """The sum of the delays between attempts, each rounded up as it will be."""
+        """The sum of the delays between attempts, each rounded up as delay_after() does."""
         gaps, total = self.max_attempts - 1, 0.0
         for attempt in range(1, gaps + 1):
             now = self.delays.most(attempt) if isinstance(self.delays, Exponential) else self._listed(attempt)
             total += math.ceil(now)
-            # From here on they stay as they are.
+            # From here on the delays do not change.
             if self._is_settled(attempt, now):
                 return total + (gaps - attempt) * math.ceil(now)
             if total > LONGEST_TTL:

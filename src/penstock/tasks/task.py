@@ -36,9 +36,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Progress = Callable[[int], None]
 
-# How long a result is kept, unless said otherwise.
+# How long a result is kept by default.
 RESULT_SECONDS = 86_400
-# The parameter of a callback of a group that gets what the members returned.
+# The parameter of a group's callback that gets the return values of the members.
 RESULTS = "results"
 
 
@@ -54,7 +54,7 @@ class TaskCall:
         return self.bound.task
 
     def member(self) -> GroupMember:
-        """As a message of a group."""
+        """The call as a message of a group."""
         with ExitStack() as stack:
             call = self.bound._begin(stack, 1)
             message = replace(self.bound._message(self.arguments), headers=call.headers)
@@ -62,7 +62,7 @@ class TaskCall:
 
 
 class Task(Generic[P, R]):
-    """A function that workers run. Called as it is, it runs here and now."""
+    """A function that workers run. A direct call runs the function itself."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Task(Generic[P, R]):
 
     @property
     def needs(self) -> QueueNeeds:
-        """What its queue has to be."""
+        """The settings that the task needs in its queue."""
         return self.app.needs(self.queue)
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -122,10 +122,10 @@ class Task(Generic[P, R]):
         dedup_key: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> BoundTask[P, R]:
-        """The task with options for what is enqueued: not before `delay`, with another priority, and so on.
+        """The task with options for its calls: not before `delay`, with another priority, and others.
 
-        ttl: counted from now; where it is computed, from when the task is due. dedup_key: refuses a second
-        one while the first is not finished, and its id comes back.
+        ttl: counted from now; a computed one counts from the due time. dedup_key: refuses a second task while
+        the first is not finished, and returns the id of the first.
         """
         return BoundTask(self, CallOptions(), None).options(
             delay=delay,
@@ -138,7 +138,7 @@ class Task(Generic[P, R]):
         )
 
     def using(self, connection: object) -> BoundTask[P, R]:
-        """The task in somebody's own transaction: of a connection, a session, or a penstock.Transaction."""
+        """The task in the caller's own transaction: of a connection, a session, or a penstock.Transaction."""
         return BoundTask(self, CallOptions(), None).using(connection)
 
     def handle(self, message_id: int) -> Handle[R]:
@@ -174,7 +174,7 @@ class Task(Generic[P, R]):
         return await bound.enqueue_many_async(calls, progress=progress, atomic=atomic)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
-        """The task with these arguments, to be put into a group."""
+        """The task with these arguments, for a group."""
         return BoundTask(self, CallOptions(), None).call(*args, **kwargs)
 
 
@@ -203,7 +203,7 @@ class BoundTask(Generic[P, R]):
         return BoundTask(self.task, options, self._connection)
 
     def using(self, connection: object) -> BoundTask[P, R]:
-        """The same in somebody's own transaction."""
+        """The same in the caller's own transaction."""
         if connection is None:
             raise UnsupportedConnection("using() takes a connection or a session, not None")
         return BoundTask(self.task, self._options, connection)
@@ -263,7 +263,7 @@ class BoundTask(Generic[P, R]):
         return [Handle(self.task, found) for found in call.message_ids]
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
-        """The task with these options and arguments, to be put into a group."""
+        """The task with these options and arguments, for a group."""
         bound = cast("BoundTask[..., Any]", self)
         return TaskCall(bound, self.task.arguments.bind(args, kwargs, without=RESULTS))
 
@@ -271,7 +271,7 @@ class BoundTask(Generic[P, R]):
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """A payload that does not fit is an argument of this task."""
+        """Report a payload that does not fit as an argument of this task."""
         try:
             yield
         except PayloadInvalid as exc:
@@ -307,7 +307,7 @@ class BoundTask(Generic[P, R]):
         return f"{self.task.name}.using(...).{'enqueue_async' if is_async else 'enqueue'}(...)"
 
     def _misplaced(self, exc: UnsupportedConnection, *, is_async: bool) -> UnsupportedConnection:
-        """With the way that it would work, where there is one."""
+        """Add a hint with the method that would work, if there is one."""
         if exc.hint is None:
             return exc
         return UnsupportedConnection(str(exc), hint=("await " if is_async else "") + self._other(is_async))
@@ -323,7 +323,7 @@ class BoundTask(Generic[P, R]):
         return {**(self._options.headers or {}), "task": self.task.name}
 
     def _common(self, headers: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that hold for all messages."""
+        """The options that all messages share."""
         options, task = self._options, self.task
         tenant = options.tenant
         if tenant is None and isinstance(task.tenant, str):
@@ -339,7 +339,7 @@ class BoundTask(Generic[P, R]):
         }
 
     def _ttl(self) -> float | None:
-        """As given for the call or the task; else what the attempts take, from when the task is due."""
+        """As given for the call or the task; else the time of all attempts, counted from the due time."""
         options, policy = self._options, self.task.policy
         if options.ttl is not None:
             return interval("ttl", options.ttl)
@@ -351,7 +351,7 @@ class BoundTask(Generic[P, R]):
         return min(policy.ttl + later, LONGEST_TTL)
 
     def _message(self, arguments: Mapping[str, object]) -> NewMessage:
-        """One call with all that is said of it."""
+        """One call as a message with all its options."""
         payload = self.task.arguments.encode(arguments)
         common = self._common(self._headers())
         return NewMessage(
@@ -419,7 +419,7 @@ def _said(message: NewMessage, headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine; what gives something else to go through is refused."""
+    """Whether a call returns a coroutine; generator functions are refused."""
     inner = inner_function(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidArgument(f"a task is a function that ends, not a generator: {function!r}")

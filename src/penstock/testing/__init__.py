@@ -1,6 +1,6 @@
-"""For the tests of those who use Penstock: a throwaway database, tasks that run on demand, a clock to move.
+"""For tests of programs that use Penstock: a throwaway database, tasks that run on demand, a movable clock.
 
-With pytest, all of it is there as fixtures: see penstock.testing.plugin.
+With pytest, all of this is available as fixtures: see penstock.testing.plugin.
 """
 
 from importlib import import_module
@@ -25,10 +25,10 @@ __all__ = [
     "server",
 ]
 
-# The server that databases for tests are made on; any database of it.
+# The server for databases of tests: the DSN of any of its databases.
 VARIABLE = "PENSTOCK_TEST_DATABASE_URL"
 
-# Loaded when first asked for: the plugin is part of every run of pytest where Penstock is installed.
+# Imported at the first use, because the plugin is part of every pytest run where Penstock is installed.
 _HOMES = {
     ".clock": ("Clock",),
     ".draining": ("DrainError", "Ran"),

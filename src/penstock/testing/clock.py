@@ -1,4 +1,4 @@
-"""The clock of a database under test: it can be moved, for all who are connected to that database at once."""
+"""The clock of a database under test: a test can move it, for all connections to that database at once."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MICROSECOND = timedelta(microseconds=1)
 class Clock:
     """Moves the time by which a database delivers messages: delays, retries, leases, times to live.
 
-    The time goes on from where it was moved to. What a handler gets from `datetime.now()` stays as it is.
+    The time continues from where it was moved to. `datetime.now()` in a handler does not change.
     """
 
-    # The engine reads the time through penstock.clock() alone: its body is replaced by one that adds an
-    # offset. Sessions that have planned it already hear of that like of any change of the schema.
+    # The engine reads the time only through penstock.clock(), so its body is replaced by one that adds an
+    # offset. Sessions that have planned the function plan it again, as after any change of the schema.
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -41,22 +41,22 @@ class Clock:
         return found
 
     def advance(self, duration: Duration) -> datetime:
-        """Let so many seconds pass at once, or a timedelta; returns what time it is then."""
+        """Let so many seconds, or a timedelta, pass at once; returns the new time."""
         return self._move(timedelta(seconds=interval("duration", duration)))
 
     def move_to(self, time: datetime) -> datetime:
-        """Make it this time, earlier or later; returns what time it is then."""
+        """Set the clock to this time, earlier or later; returns the new time."""
         moment("time", time)
         return self._move(time - self.now())
 
     def restore(self) -> None:
-        """Give the database its own time back."""
+        """Restore the real time of the database."""
         if self._original is not None:
             self._execute(self._original)
             self._offset, self._original = timedelta(), None
 
     def close(self) -> None:
-        """The time stays as it is."""
+        """Close the connection. The moved time stays."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -84,8 +84,8 @@ class Clock:
         found: str = self._value(DEFINITION)
         if found.count(REAL) != 1 or "microseconds" in found:
             raise PenstockError(
-                "the clock of this database was moved by somebody else",
-                hint="one clock for a database: penstock_clock, or the clock of the TaskTester",
+                "another Clock has moved the clock of this database",
+                hint="use one Clock for a database: penstock_clock, or the clock of the TaskTester",
             )
         return found
 

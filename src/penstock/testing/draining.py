@@ -1,4 +1,4 @@
-"""Runs the tasks that are enqueued, one after the other, with the parts that a worker is made of."""
+"""Runs the enqueued tasks, one after the other, with the parts of the worker."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from penstock.concurrency import now
 from penstock.errors import InvalidArgument, PayloadInvalid, PenstockError, QueueNotFound
 from penstock.models import Receipt
 from penstock.payloads import load_headers, load_json
+from penstock.tasks import outcomes
 from penstock.tasks.app import App
 from penstock.tasks.arguments import from_plain
-from penstock.tasks.outcomes import Outcome as Wanted
 from penstock.values import Duration, flag, interval
 from penstock.worker.run import Run
 from penstock.worker.scheduler import Scheduler
 
-from .recording import LEASE_SECONDS, End, Outcome, Part
+from .recording import LEASE_SECONDS, End, Ending, Part
 
 __all__ = ["Drain", "DrainError", "DrainOptions", "Ran"]
 
@@ -36,21 +36,21 @@ PAGE = 1000
 
 
 class DrainError(PenstockError):
-    """drain() came to no end."""
+    """drain() did not come to an end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A task that drain() ran, and what came of it.
+    """A task that drain() ran, and how it ended.
 
     outcome: "done"; "retried": it failed and has attempts left; "failed": it has none, and is a dead letter;
-    "rejected": it is a dead letter by its own wish; "snoozed": put off; "lost": its lease was over before it
-    ended. exception: what the handler raised. result: what it returned, where the task keeps that.
+    "rejected": the handler made it a dead letter; "snoozed": delayed by the handler; "lost": its lease ended
+    before the handler did. exception: raised by the handler. result: the return value, if the task keeps it.
     """
 
     task: str
     arguments: dict[str, Any]
-    outcome: Outcome
+    outcome: Ending
     result: Any
     exception: BaseException | None
     attempt: int
@@ -66,7 +66,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class DrainOptions:
-    """How far to go."""
+    """How far drain() goes."""
 
     with_scheduled: bool
     with_periodic: bool
@@ -96,7 +96,7 @@ class DrainOptions:
 
 
 class Drain:
-    """One pass over the queues of some apps, until nothing is left that could run now."""
+    """One pass over the queues of some apps, until no task is left that could run now."""
 
     def __init__(
         self, apps: Sequence[App], dsn: str, options: DrainOptions, move_to: Callable[[datetime], Any]
@@ -108,8 +108,8 @@ class Drain:
         self._give_up = None if options.timeout is None else now() + options.timeout
         self._parts: list[Part] = []
         self._claims = 0
-        # Of tasks that none of these apps knows: held until the end, then given back.
-        self._strangers: list[Receipt] = []
+        # Messages of unknown tasks, which no app here has: held until the end, then released.
+        self._unknown: list[Receipt] = []
         self.ran: list[Ran] = []
 
     async def run(self) -> list[Ran]:
@@ -130,13 +130,13 @@ class Drain:
     async def _enqueue_periodic(self) -> None:
         for app in self._apps:
             if app.schedules:
-                # As a worker does when it starts.
+                # A worker does the same when it starts.
                 for needs in app.queues:
                     await AsyncEnqueuing(self._client, app.declared).declare(needs)
                 await Scheduler(self._client, list(app.schedules.values())).run_once()
 
     async def _go_round(self) -> bool:
-        """Run the next task of each queue; whether there was one."""
+        """Run the next task of each queue. Returns whether there was one."""
         found = False
         for name in dict.fromkeys(needs.name for app in self._apps for needs in app.queues):
             if row := await self._claim(name):
@@ -156,11 +156,11 @@ class Drain:
         self._claims += 1
         if self._claims > self._options.limit:
             row = timed.result[0]
-            self._strangers.append(Receipt(row.queue_name, row.message_id, row.token))
+            self._unknown.append(Receipt(row.queue_name, row.message_id, row.token))
             last = ", ".join(map(repr, self.ran[-3:]))
             raise DrainError(
                 f"drain() has run {self._options.limit} tasks, and there are more; the last ones: {last}",
-                hint="does a task enqueue itself, or is never done? Else give drain() a higher limit=",
+                hint="check for a task that enqueues itself or never ends; else give drain() a higher limit=",
             )
         return timed.result[0]
 
@@ -169,7 +169,7 @@ class Drain:
         part = next((part for part in self._parts if name in part.app.tasks), None)
         if part is None:
             logger.warning("queue %r has a task %r, which no app here knows", row.queue_name, name)
-            self._strangers.append(Receipt(row.queue_name, row.message_id, row.token))
+            self._unknown.append(Receipt(row.queue_name, row.message_id, row.token))
             return
         run = part.start(row)
         if run is not None:
@@ -189,11 +189,11 @@ class Drain:
         except TimeoutError:
             raise DrainError(
                 f"drain() took longer than {self._options.timeout:g} s: it still runs {run}",
-                hint="a task cannot wait here for another one that drain() would run after it",
+                hint="a task cannot wait here for another task that drain() would run after it",
             ) from None
 
     async def _record(self, run: Run, end: End) -> Ran:
-        outcome = end.outcome or "lost"
+        outcome = end.ending or "lost"
         if outcome == "failed":
             details = await self._client.get_message(run.queue_name, run.message_id)
             outcome = "failed" if details is None or details.state == "dead" else "retried"
@@ -219,17 +219,17 @@ class Drain:
 
     def _raise_error_of(self, ran: Ran, run: Run) -> None:
         exc = ran.exception
-        if exc is None or isinstance(exc, Wanted):
+        if exc is None or isinstance(exc, outcomes.Outcome):
             return
         if isinstance(exc, asyncio.CancelledError):
-            # Let out as it is, it would mean that drain() was cancelled.
+            # Raised as it is, a CancelledError would mean that drain() was cancelled.
             exc = DrainError(f"the handler was cancelled by itself: {run}")
         if self._options.raise_errors or not isinstance(exc, Exception | SystemExit):
             exc.add_note(f"raised in drain() by {run}; it is {ran.outcome}")
             raise exc
 
     async def _move_on(self) -> bool:
-        """Move the clock to when the next message is due; whether there is one."""
+        """Move the clock to the due time of the next message. Returns whether there is one."""
         if not self._options.with_scheduled:
             return False
         at = await self._client.clock()
@@ -260,8 +260,7 @@ class Drain:
             after = page[-1].cursor
 
     async def _give_back(self) -> None:
-        for receipt in self._strangers:
-            await self._client.internals.run(calls.release_message(receipt, 0))
+        await self._client.release_many(self._unknown)
 
 
 def _task_name(row: Claimed) -> str | None:

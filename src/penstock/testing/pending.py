@@ -1,4 +1,4 @@
-"""What is enqueued and what has died, with the arguments as a handler gets them."""
+"""Enqueued tasks and dead letters, with the arguments as a handler gets them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STATES: tuple[State, ...] = ("ready", "waiting", "scheduled")
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """A task that is enqueued and does not run.
+    """An enqueued task that does not run.
 
-    arguments: as given when it was enqueued. delay: how many seconds after it was enqueued it is due.
-    attempts: how often it has run. task: None for a message that is none.
+    arguments: as given at the enqueue. delay: how many seconds after its enqueue it is due. attempts: how
+    often it has run. task: None for a message that is not a task.
     """
 
     task: str | None
@@ -49,7 +49,7 @@ class Enqueued:
 class Dead:
     """A task that has failed for good.
 
-    reason: "no_attempts_left", "expired", or "failed" where it was rejected. error: the last one, with its
+    reason: "no_attempts_left", "expired", or "failed" if it was rejected. error: the last one, with its
     traceback.
     """
 
@@ -71,14 +71,14 @@ class Dead:
 
 
 class Pending:
-    """Looks into the queues of a database."""
+    """Reads the queues of a database."""
 
     def __init__(self, client: Client, apps: Sequence[App]) -> None:
         self._client = client
         self._apps = apps
 
     def enqueued(self, task: Task[..., Any] | str | None) -> list[Enqueued]:
-        """What waits in the queues, in the order in which it was enqueued."""
+        """The pending messages of the queues, in the order in which they were enqueued."""
         name, found = _name(task), []
         for queue_name in self._queues(task):
             for details in self._details(queue_name):
@@ -88,7 +88,7 @@ class Pending:
         return sorted(found, key=lambda message: message.message_id)
 
     def dead(self, task: Task[..., Any] | str | None) -> list[Dead]:
-        """What has failed for good, in the order in which it was enqueued."""
+        """The dead letters, in the order in which they were enqueued."""
         name, found = _name(task), []
         for queue_name in self._queues(task):
             for letter in self._letters(queue_name):
@@ -97,7 +97,7 @@ class Pending:
         return sorted(found, key=lambda message: message.message_id)
 
     def matching(self, task: Task[..., Any] | str, arguments: Mapping[str, object]) -> list[Enqueued]:
-        """Those of a task that have these arguments, and any others."""
+        """The messages of a task that have these arguments, and any others."""
         known = self._task({"task": _name(task)}, task)
         defaults = _defaults(known, arguments)
         return [
@@ -146,7 +146,7 @@ def times(number: int) -> str:
 
 
 def shown(task: str | None, arguments: Mapping[str, object]) -> str:
-    """A call of a task, as it is written."""
+    """A call of a task, as in source code."""
     return f"{task or '(no task)'}({', '.join(f'{name}={value!r}' for name, value in arguments.items())})"
 
 
@@ -186,7 +186,7 @@ def _enqueued(details: MessageDetails, task: Task[..., Any] | None) -> Enqueued:
 
 
 def _delay(seconds: float) -> float:
-    """As it was given: the clock has gone on a little between the two moments that are known."""
+    """The delay as given: the clock has advanced a little between publish and due time."""
     whole = round(seconds)
     return float(whole) if abs(seconds - whole) < WHOLE_WITHIN_SECONDS else round(seconds, 1)
 
@@ -211,13 +211,13 @@ def _decoded(payload: Json, task: Task[..., Any] | None) -> dict[str, Any]:
         try:
             return task.arguments.decode(payload)
         except PenstockError:
-            # Somebody has enqueued what the handler will not take: shown as it is.
+            # The test enqueued arguments that the handler will refuse: show them unchanged.
             pass
     return payload if isinstance(payload, dict) else {"payload": payload}
 
 
 def _defaults(task: Task[..., Any] | None, arguments: Mapping[str, object]) -> dict[str, Any]:
-    """The defaults of a handler's parameters. An argument that it does not have is a mistake of the test."""
+    """The defaults of a handler's parameters. An argument without a parameter is a mistake of the test."""
     if task is None:
         return {}
     unknown = [name for name in arguments if name not in task.arguments.names]

@@ -1,6 +1,6 @@
-"""The pytest plugin: a server for a run, a database for a test, its clock, and what tests tasks.
+"""The pytest plugin: a server for a run, a database for each test, its clock, and a tester for tasks.
 
-Loaded in every run of pytest where Penstock is installed: nothing heavy is imported before a fixture is used.
+Loaded in every pytest run where Penstock is installed, so it imports nothing heavy before a fixture is used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def penstock_server(pytestconfig: pytest.Config) -> Iterator[testing.DatabaseServer]:
-    """A server for databases of tests: a throwaway one, or the one that is configured."""
+    """A server for databases of tests: a throwaway server, or the configured one."""
     configured = os.environ.get(testing.VARIABLE) or pytestconfig.getini("penstock_dsn")
     with testing.server(configured or None) as server:
         yield server
@@ -32,7 +32,7 @@ def penstock_server(pytestconfig: pytest.Config) -> Iterator[testing.DatabaseSer
 
 @pytest.fixture(scope="session")
 def penstock_template(penstock_server: testing.DatabaseServer) -> str:
-    """The DSN of the database that those of the tests are copies of. Override it to create your tables."""
+    """The DSN of the template that databases of tests are copied from. Override it to create your tables."""
     return penstock_server.template()
 
 
@@ -52,6 +52,6 @@ def penstock_clock(penstock_dsn: str) -> Iterator[testing.Clock]:
 
 @pytest.fixture
 def penstock_tasks(penstock_dsn: str, penstock_clock: testing.Clock) -> Iterator[testing.TaskTester]:
-    """Connects apps to the test's database, runs their tasks, and tells what is enqueued."""
+    """Connects apps to the test's database, runs their tasks, and lists enqueued tasks."""
     with testing.TaskTester(penstock_dsn, clock=penstock_clock) as tester:
         yield tester

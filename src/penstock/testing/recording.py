@@ -1,100 +1,103 @@
-"""The parts of a worker, made to remember what becomes of the one task that they run."""
+"""The parts of a worker, extended to record the outcome of the one task that they run."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock._async.client import AsyncClient
 from penstock.calls import Claimed
-from penstock.middleware.logging import LoggingMiddleware
 from penstock.payloads import Json
 from penstock.tasks.app import App
-from penstock.worker.contact import Contact
 from penstock.worker.executor import Executor
-from penstock.worker.fetcher import Fetcher
-from penstock.worker.leases import Leases
-from penstock.worker.run import Run
+from penstock.worker.intake import Intake
+from penstock.worker.outcome import Outcome, Verdict
+from penstock.worker.parts import logs_failures
+from penstock.worker.run import HeldRuns, Run, Unrunnable
+from penstock.worker.settlement import Settlement
 from penstock.worker.settler import Settler
 
-__all__ = ["LEASE_SECONDS", "End", "Outcome", "Part"]
+__all__ = ["LEASE_SECONDS", "End", "Ending", "Part"]
 
-# As long as there is: who stops in a debugger, or moves the clock, loses no lease.
+# The longest lease: a test that stops in a debugger, or moves the clock, loses none.
 LEASE_SECONDS = 2_592_000
-# Places, as a worker has them; one run at a time takes one.
-PLACES = 100
+# Slots, as many as a worker has by default; one run at a time takes one.
+SLOTS = 100
+TOKEN_BYTES = 6
 LAST_WORDS_SECONDS = 3.0
 
-Outcome = Literal["done", "retried", "failed", "rejected", "snoozed", "lost"]
+Ending = Literal["done", "retried", "failed", "rejected", "snoozed", "lost"]
+# Whether a retry is the last attempt is known only when the database has judged it: "failed" until then.
+ENDINGS: Mapping[Verdict, Ending] = {
+    "ack": "done",
+    "ack_with_result": "done",
+    "retry": "failed",
+    "release": "snoozed",
+    "reject": "rejected",
+}
 
 
 @dataclass(slots=True)
 class End:
-    """What is known of the end of a run."""
+    """The recorded outcome of a run."""
 
-    outcome: Outcome | None = None
+    ending: Ending | None = None
     result: Any = None
     exception: BaseException | None = None
 
 
 class RecordingSettler(Settler):
-    """Tells the database what became of a run, and remembers it."""
+    """Writes the outcome of a run to the database, and remembers it."""
 
-    def __init__(self, client: AsyncClient, settled: Callable[[list[Run]], None]) -> None:
-        super().__init__(client, settled)
+    def __init__(self, client: AsyncClient, *, settled: Callable[[list[Run]], None]) -> None:
+        super().__init__(client, settled=settled)
         self.end = End()
 
-    def done(self, run: Run) -> None:
-        self.end.outcome = "done"
-        super().done(run)
+    def settle(self, run: Run | Unrunnable, outcome: Outcome) -> None:
+        self.end.ending = ENDINGS[outcome.verdict]
+        super().settle(run, outcome)
 
-    def done_with(self, run: Run, result: Json) -> None:
-        self.end.outcome = "done"
-        super().done_with(run, result)
-
-    def failed(self, run: Run, delay: float, error: str) -> None:
-        self.end.outcome = "failed"
-        super().failed(run, delay, error)
-
-    def rejected(self, run: Run, error: str) -> None:
-        self.end.outcome = "rejected"
-        super().rejected(run, error)
-
-    def released(self, run: Run, delay: float = 0) -> None:
-        self.end.outcome = "snoozed"
-        super().released(run, delay)
-
-    def _told(self, runs: list[Run], held: Any) -> None:
-        if any(run.message_id not in held for run in runs):
-            self.end.outcome = "lost"
-        super()._told(runs, held)
+    def _acknowledge(self, settlement: Settlement, held: Iterable[int]) -> None:
+        held = set(held)
+        if any(run.message_id not in held for run in settlement.runs):
+            self.end.ending = "lost"
+        super()._acknowledge(settlement, held)
 
 
 class RecordingExecutor(Executor):
-    """Runs handlers, and remembers what they returned or raised."""
+    """Runs handlers, and records what they returned or raised."""
 
-    def __init__(self, app: App, settler: RecordingSettler) -> None:
-        logs = not any(isinstance(middleware, LoggingMiddleware) for middleware in app.middleware)
-        super().__init__(app, settler, concurrency=PLACES, threads=PLACES, processes=1, logs=logs)
+    def __init__(self, app: App, settler: RecordingSettler, held: HeldRuns) -> None:
         self._recorder = settler
         self.over = asyncio.Event()
         self._left = asyncio.Event()
-        self.on_room = self._left.set
+        super().__init__(
+            app,
+            settler,
+            held,
+            settled=held.forget,
+            slot_freed=self._left.set,
+            concurrency=SLOTS,
+            threads=SLOTS,
+            processes=1,
+            logs=logs_failures(app),
+        )
 
     async def interrupted(self) -> None:
-        """Interrupt what still runs, and wait a little for its end."""
+        """Interrupt runs that have not ended, and wait a little for their end."""
         self.over.clear()
         self.interrupt_all()
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
-                while self.running:
+                while self._held.running:
                     await self.over.wait()
 
     async def threads_ended(self) -> None:
-        """Wait a little for threads that nobody waits for: their end finds a loop that still runs."""
+        """Wait a little for threads whose attempts are over: they should end while the event loop runs."""
         with suppress(TimeoutError):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 while self.threads.running:
@@ -109,12 +112,12 @@ class RecordingExecutor(Executor):
         self._recorder.end.exception = exc
         super()._failed(run, exc)
 
-    def _end(self, run: Run, tell: Callable[..., None], *arguments: Any) -> None:
-        super()._end(run, tell, *arguments)
+    def _end(self, run: Run, outcome: Outcome) -> None:
+        super()._end(run, outcome)
         if run.is_settled:
-            self._recorder.end.outcome = "done"
+            self._recorder.end.ending = "done"
         elif run.interruption == "lost":
-            self._recorder.end.outcome = "lost"
+            self._recorder.end.ending = "lost"
         self.over.set()
 
 
@@ -123,36 +126,21 @@ class Part:
 
     def __init__(self, app: App, client: AsyncClient) -> None:
         self.app = app
-        self.settler = RecordingSettler(client, self._settled)
-        self.executor = RecordingExecutor(app, self.settler)
-        leases = Leases(client, LEASE_SECONDS)
-        leases.executor = self.executor
-        names = tuple(needs.name for needs in app.queues)
-        self._fetcher = Fetcher(
-            app=app,
-            client=client,
-            claims=client,
-            executor=self.executor,
-            settler=self.settler,
-            leases=leases,
-            contact=Contact(client),
-            queue_names=names,
-            declare=lambda: None,
-        )
-        self.token = leases.token
-
-    def _settled(self, runs: list[Run]) -> None:
-        self.executor.forget(runs)
+        self._held = HeldRuns()
+        self.settler = RecordingSettler(client, settled=self._held.forget)
+        self.executor = RecordingExecutor(app, self.settler, self._held)
+        self._intake = Intake(app, self.executor, self.settler, self._held)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
 
     def start(self, row: Claimed) -> Run | None:
-        """Begin a run; None where it has been judged without one."""
+        """Begin a run; None where the message was settled without one."""
         self.settler.end = End()
         self.executor.over.clear()
-        self.executor.begin(self._fetcher._sort_out([row]).runs)
-        return self.executor.runs.get((row.queue_name, row.message_id))
+        self.executor.begin(self._intake.sort_out([row]).runs)
+        return self._held.get(row.queue_name, row.message_id)
 
     async def settle(self) -> End:
-        """Tell the database of the end of the run."""
+        """Write the outcome of the run to the database."""
         await self.settler.run_once()
         return self.settler.end
 

@@ -1,4 +1,4 @@
-"""Databases for tests, on a throwaway server or a given one: copies of a template with the schema in it."""
+"""Databases for tests, on a throwaway server or a given one: copies of a template with the schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from . import VARIABLE
 
 __all__ = ["DatabaseServer", "database", "server"]
 
-# Quick, because nothing has to outlive a power cut; all else as a user has it.
+# Fast settings, because the data need not survive a power cut; all other settings are the defaults.
 SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -37,7 +37,7 @@ SETTINGS = {
 MEMORY = Path("/dev/shm")  # noqa: S108 - the server makes a directory of its own there
 ENOUGH_BYTES = 1_000_000_000
 
-# Databases of tests: the one their runs connect to, the run, a number. A run holds the lock of its key.
+# Names of databases for tests: home database, run, number. A run holds the advisory lock of its key.
 PREFIX = "penstock_test"
 LOCK_CLASS = 1346719316
 HOME = """
@@ -56,8 +56,8 @@ ABANDONED = """
 def server(dsn: str | None = None) -> Iterator[DatabaseServer]:
     """A server for databases of tests.
 
-    dsn: of any database of a server, with the right to create others there; else the environment variable
-    PENSTOCK_TEST_DATABASE_URL; else a throwaway server, which is gone afterwards.
+    dsn: of any database of a server, with the right to create databases there; else the environment variable
+    PENSTOCK_TEST_DATABASE_URL; else a throwaway server, which is removed at the end.
     """
     given = resolve_dsn(dsn or os.environ.get(VARIABLE) or None, {})
     if given is not None:
@@ -85,7 +85,7 @@ def _throwaway() -> AbstractContextManager[Server]:
 
 
 def _quick_directory() -> Path | None:
-    """In memory, where there is enough of it and nobody says otherwise: a database is copied in no time."""
+    """A directory in memory, if there is enough memory and TMPDIR is not set: databases copy faster there."""
     if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK | os.X_OK):
         return None
     return MEMORY if shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES else None
@@ -93,16 +93,16 @@ def _quick_directory() -> Path | None:
 
 @contextmanager
 def database(dsn: str | None = None) -> Iterator[str]:
-    """A database with the schema, gone afterwards: its DSN. dsn: of a server, as in server().
+    """Create a database with the schema, and drop it at the end; yields its DSN. dsn: as in server().
 
-    For many databases, one after the other, a server() is started once.
+    For many databases start a server() once.
     """
     with server(dsn) as made, made.database() as found:
         yield found
 
 
 class DatabaseServer:
-    """A server where tests have their databases. Made by server()."""
+    """A server for databases of tests. Made by server()."""
 
     def __init__(self, dsn: str, *, strategy: str | None = None) -> None:
         self._dsn = dsn
@@ -121,7 +121,7 @@ class DatabaseServer:
         self._taken = 0
 
     def dsn(self, database: str | None = None) -> str:
-        """The DSN of a database of this server; without a name, of the one that it was given with."""
+        """The DSN of a database of this server; without a name, of the database of the given DSN."""
         if database is None:
             return self._dsn
         if "://" not in self._dsn:
@@ -129,10 +129,10 @@ class DatabaseServer:
         return urlunsplit(urlsplit(self._dsn)._replace(path=f"/{quote(database, safe='')}"))
 
     def template(self) -> str:
-        """The database that all others are copies of, with the schema in it: its DSN.
+        """The DSN of the template: the database with the schema that all others are copied from.
 
-        Tables that each of them needs are created here, before the first copy. Nobody may be connected to it
-        while copies are made.
+        Create tables that each test needs here, before the first copy. No session may be connected to the
+        template while copies are made.
         """
         if self._template is None:
             name = self._name("template")
@@ -149,16 +149,15 @@ class DatabaseServer:
 
     @contextmanager
     def database(self) -> Iterator[str]:
-        """A copy of the template, gone afterwards: its DSN."""
+        """Copy the template, and drop the copy at the end; yields the DSN of the copy."""
         name = self._take()
         try:
             yield self.dsn(name)
         finally:
-            # Nobody waits for it.
+            # The drop runs in the background.
             self._drop(name)
 
-    # One database is made ahead, as soon as it is seen that there will be more than one: the server copies
-    # while a test runs.
+    # From the second database on, the next database is made ahead: the server copies while a test runs.
 
     def _take(self) -> str:
         self.template()
@@ -167,7 +166,7 @@ class DatabaseServer:
             self._creating.wait()
         except psycopg.errors.ObjectInUse as exc:
             raise PenstockError(
-                "the template of the databases for tests cannot be copied: somebody is connected to it",
+                "the template of the databases for tests cannot be copied: a session is connected to it",
                 hint="close all connections to the DSN of the template before the first test",
             ) from exc
         self._taken += 1
@@ -189,7 +188,7 @@ class DatabaseServer:
         self._dropping.send(sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name)))
 
     def _close(self, *, tidy: bool) -> None:
-        """tidy: the server goes on without us."""
+        """tidy: drop the databases, because the server continues to run."""
         try:
             if tidy:
                 try:
@@ -203,7 +202,7 @@ class DatabaseServer:
             self._creating.close()
             self._dropping.close()
 
-    # Whose databases these are
+    # Names and owners of the databases
 
     def _name(self, last: object) -> str:
         return f"{PREFIX}_{self._home}_{self._key}_{last}"
@@ -214,7 +213,7 @@ class DatabaseServer:
         return key
 
     def _remove_abandoned(self) -> None:
-        """Remove what runs have left that were killed: the lock of their key is free."""
+        """Drop databases of killed runs: the advisory lock of their key is free."""
         own = str(self._key)
         found = self._dropping.rows(ABANDONED, f"{PREFIX}_{self._home}_")
         for key in {key for _, key in found if key != own}:
@@ -229,9 +228,9 @@ class DatabaseServer:
 
 
 class _Errands:
-    """A connection that is sent statements, and waits for one only when the next is sent.
+    """A connection that sends a statement without waiting for it. The next statement waits for the last one.
 
-    No thread is behind it: a program under test may fork.
+    Uses no thread, because a program under test may fork.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -247,7 +246,7 @@ class _Errands:
         self._connection.pgconn.send_query(statement.as_bytes(self._connection))
 
     def wait(self) -> None:
-        """Until what was sent is done; raises what came of it."""
+        """Wait until the last statement is done; raises its error."""
         failure = None
         while (result := self._connection.pgconn.get_result()) is not None:
             if result.status == ExecStatus.FATAL_ERROR:

@@ -1,4 +1,4 @@
-"""The tester: apps connected to a database under test, what is enqueued there, and drain() to run it."""
+"""The tester: apps connected to a database under test, their enqueued tasks, and drain() to run them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .pending import times as counted
 
 __all__ = ["TaskTester"]
 
-# A task that enqueues itself for ever is noticed.
+# Stops a task that enqueues itself for ever.
 LIMIT = 1000
-# What the message of a failed assertion lists of each kind.
+# How many entries of each kind the message of a failed assertion lists.
 MOST_SHOWN = 20
 
 
 class TaskTester:
     """Tests the tasks of apps on a database: `with TaskTester(dsn, app) as tasks:`.
 
-    Apps are connected to that database for as long as the block lasts. ran: all that drain() has run so far.
-    clock: the time of the database. All may be called in coroutines, too; for drain() there is drain_async().
+    Apps are connected to that database while the block runs. ran: all runs of drain() so far. clock: the time
+    of the database. All methods may be called in coroutines, too; for drain() use drain_async() there.
     """
 
     def __init__(self, dsn: str, *apps: App, clock: Clock | None = None) -> None:
@@ -48,7 +48,7 @@ class TaskTester:
     # Apps
 
     def connect(self, app: App) -> App:
-        """Connect an app to the database of the test, until its end; returns the app."""
+        """Connect an app to the database of the test, until the end of the test; returns the app."""
         if not isinstance(app, App):
             raise InvalidArgument(f"app must be a penstock.App, not {app!r}")
         if app not in self._apps:
@@ -65,7 +65,7 @@ class TaskTester:
         return client
 
     def close(self) -> None:
-        """Give the apps their own database back, and the database its own time."""
+        """Reconnect the apps to their own database, and restore the time of the test's database."""
         if self._owns_clock:
             self._stack.push(self.clock)
         self._stack.close()
@@ -73,7 +73,7 @@ class TaskTester:
         self.__dict__.pop("client", None)
 
     async def aclose(self) -> None:
-        """close() within a loop: what was opened in it is closed in it."""
+        """close() within a loop: closes there what was opened there."""
         for app in self._apps:
             await app.aclose()
         self.close()
@@ -105,13 +105,13 @@ class TaskTester:
         limit: int = LIMIT,
         timeout: Duration | None = None,
     ) -> list[Ran]:
-        """Run what is ready now, here, one after the other, and what that enqueues, until nothing is ready.
+        """Run ready tasks here, one after the other, and the tasks that they enqueue, until none is ready.
 
-        Of these apps, or of all that are connected. Returns what ran, in order. with_scheduled: also what is
-        delayed or to be tried again: the clock is moved to when it is due. with_periodic: first enqueue the
-        periodic tasks that are due; their times begin with the first such call. raise_errors: raise the
-        first exception of a handler (not Retry, Reject or Snooze) when it is recorded, and go no further.
-        limit: so many tasks at most, else DrainError. timeout: so long at most, else DrainError.
+        Of these apps, or of all connected ones. Returns the runs, in order. with_scheduled: also run delayed
+        tasks and retries, by moving the clock to their due times. with_periodic: first enqueue the periodic
+        tasks that are due; their times begin with the first such call. raise_errors: raise the first
+        exception of a handler (not Retry, Reject or Snooze) after recording it, and stop. limit: at most so
+        many tasks, else DrainError. timeout: at most so long, else DrainError.
         """
         try:
             asyncio.get_running_loop()
@@ -126,7 +126,7 @@ class TaskTester:
             limit=limit,
             timeout=timeout,
         )
-        # A loop of its own, which is nobody's current one: that of the test, if any, stays as it is.
+        # A loop of its own that is not set as the current loop, so that the test's loop stays current.
         with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
             return runner.run(self._drained(apps, options, closes=True))
 
@@ -139,7 +139,7 @@ class TaskTester:
         limit: int = LIMIT,
         timeout: Duration | None = None,
     ) -> list[Ran]:
-        """Run what is ready now, in this loop. See drain()."""
+        """Run ready tasks in this loop. See drain()."""
         options = DrainOptions.of(
             with_scheduled=with_scheduled,
             with_periodic=with_periodic,
@@ -175,11 +175,11 @@ class TaskTester:
         return Pending(self.client, self._apps)
 
     def enqueued(self, task: Task[..., Any] | str | None = None) -> list[Enqueued]:
-        """What is enqueued and does not run, in order: of a task, or all."""
+        """Enqueued tasks that do not run, in order: of a task, or all."""
         return self._pending.enqueued(task)
 
     def dead(self, task: Task[..., Any] | str | None = None) -> list[Dead]:
-        """What has failed for good, in the order in which it was enqueued: of a task, or all."""
+        """Dead letters, in the order in which they were enqueued: of a task, or all."""
         return self._pending.dead(task)
 
     def assert_enqueued(
@@ -187,7 +187,7 @@ class TaskTester:
     ) -> list[Enqueued]:
         """Fail unless a task is enqueued so many times with these arguments, and any others; returns them.
 
-        One that was not given when it was enqueued counts with the default of the handler's parameter.
+        An argument that was not given at the enqueue counts with the default of the handler's parameter.
         """
         __tracebackhide__ = True
         found = self._pending.matching(task, arguments)
@@ -199,7 +199,7 @@ class TaskTester:
         return found
 
     def assert_not_enqueued(self, task: Task[..., Any] | str | None = None, /, **arguments: object) -> None:
-        """Fail if a task is enqueued with these arguments; without a task, if anything is."""
+        """Fail if a task is enqueued with these arguments; without a task, if any task is enqueued."""
         __tracebackhide__ = True
         found = self.enqueued() if task is None else self._pending.matching(task, arguments)
         if found:
@@ -208,7 +208,7 @@ class TaskTester:
             raise AssertionError(f"{wanted} is enqueued\n{self._situation()}")
 
     def _situation(self) -> str:
-        """What there is, for whoever expected something else."""
+        """A list of enqueued tasks, dead letters and runs, for the message of a failed assertion."""
         lines = []
         for title, found in (
             ("enqueued", self.enqueued()),

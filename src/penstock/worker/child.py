@@ -1,4 +1,4 @@
-"""The child's side of a process pool: a loop that runs one function after the other, as it is told."""
+"""The child's side of a process pool: a loop that runs the functions that the parent asks for."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["HEADER", "Call", "Failure", "resolve", "serve"]
 # The length of what follows.
 HEADER = 8
 PR_SET_PDEATHSIG = 1
-# What the parent ignores would be ignored here, too.
+# A child inherits which signals its parent ignores.
 TO_RESET = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 
@@ -74,7 +74,7 @@ def resolve(reference: str) -> Callable[..., Any]:
 def serve(line: socket.socket, parent: int, log_level: int, first: str) -> None:
     """Run what comes over the line until it ends. first: the function to import before the first call."""
     _settle_in(line, parent)
-    # What goes wrong with the import is told in answer to the call.
+    # An import that fails is reported in the answer to the call.
     with suppress(Exception):
         resolve(first)
     configure_logging(log_level)
@@ -86,20 +86,20 @@ def serve(line: socket.socket, parent: int, log_level: int, first: str) -> None:
 
 
 def _settle_in(line: socket.socket, parent: int) -> None:
-    # A group of its own: who kills the child kills what it has started, too.
+    # A process group of its own: the parent kills the group, with all that the child has started.
     with suppress(PermissionError):
         os.setpgid(0, 0)
-    # What a handler starts or forks must not keep the line open when this process is gone.
+    # Processes that a handler starts or forks must not keep the line open after this process has ended.
     line.set_inheritable(False)
     os.register_at_fork(after_in_child=line.close)
     for number in TO_RESET:
         signal.signal(number, signal.SIG_DFL)
-    # A terminal, systemd and containers send these to all processes: the worker drains, and ends its children
-    # itself. Not SIG_IGN, which programs that a handler starts would inherit.
+    # A terminal, systemd and containers send these signals to all processes. The worker drains, and ends its
+    # children itself. Not SIG_IGN, because programs that a handler starts would inherit that.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    # What a handler prints is no output of the worker.
+    # Text that a handler prints goes to stderr: stdout is the worker's.
     with suppress(OSError):
         os.dup2(2, 1)
     _die_with(parent)
@@ -109,8 +109,8 @@ def _die_with(parent: int) -> None:
     """End when the parent does, however it ends and whatever runs here."""
     threading.Thread(target=_watch_parent, name="penstock-parent", daemon=True).start()
     if sys.platform == "linux":
-        # The thread cannot run while a handler holds the interpreter's lock. It has to do where this call is
-        # forbidden.
+        # The thread cannot run while a handler holds the interpreter's lock, so the kernel is asked, too.
+        # Where this call is forbidden, the thread is all there is.
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(1)
@@ -146,12 +146,12 @@ def _call(call: Call) -> Any:
         result = function(**call.arguments)
         return asyncio.run(result) if iscoroutine(result) else result
     context = contexts.TaskContext(**call.context_facts)
-    token = contexts._current.set(context)
+    token = contexts.CURRENT.set(context)
     try:
         result = _arguments(function, context.task_name).call(call.arguments, context)
         return asyncio.run(result) if iscoroutine(result) else result
     finally:
-        contexts._current.reset(token)
+        contexts.CURRENT.reset(token)
 
 
 @lru_cache(maxsize=1000)
@@ -169,7 +169,7 @@ def _failure(exc: BaseException) -> Failure:
 
 
 def _pickled(exc: BaseException) -> bytes | None:
-    """None for what does not come back from a pickle, and for what would end the parent, as SystemExit."""
+    """None for an exception that cannot be unpickled, or that would end the parent, as SystemExit."""
     if not isinstance(exc, Exception):
         return None
     try:
@@ -188,14 +188,14 @@ def _text(exc: BaseException) -> str:
 
 
 def _flush() -> None:
-    """What the handler printed is out before the parent knows that it is done."""
+    """Write out what the handler printed, before the parent learns that the handler is done."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
 
 
 def _send(line: socket.socket, frame: bytes) -> None:
-    # The parent may have closed its end: the next read tells.
+    # The parent may have closed its end: the next read finds out.
     with suppress(BrokenPipeError, ConnectionResetError):
         line.sendall(len(frame).to_bytes(HEADER, "big") + frame)
 

@@ -15,25 +15,25 @@ __all__ = ["Contact"]
 
 logger = logging.getLogger("penstock.worker")
 
-# Where nobody else has asked for so long, the database is asked whether it is there.
+# Where no other part of the worker has had an answer for so long, the contact asks the database.
 QUIET_SECONDS = 3.0
-# So long it may take to answer.
+# The database may take so long to answer.
 ANSWER_SECONDS = 10.0
 STEP_SECONDS = 1.0
 
 
 class Contact:
-    """Hears from those who talk to the database how that went; asks by itself where nobody does."""
+    """Collects whether the calls of other parts were answered. Asks the database itself where none calls."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
         self._answered_at = now()
-        # Why nothing can be claimed, and why the question whether it is there was not answered.
+        # Why no message can be claimed, and why the contact's own question was not answered.
         self._claims = self._question = ""
-        # Queues of which nothing can be claimed, and why.
+        # Queues whose messages cannot be claimed, and why.
         self._refused: dict[str, str] = {}
 
-    # What the fetcher says
+    # Called by the fetcher
 
     def answered(self) -> None:
         self._answered_at = now()
@@ -53,27 +53,27 @@ class Contact:
 
     @property
     def trouble(self) -> str:
-        """Why there is no contact; empty where there is."""
+        """Why the worker is not ready; empty where it is."""
         silence = now() - self._answered_at
         if silence > QUIET_SECONDS + ANSWER_SECONDS and not (self._claims or self._question):
             return f"the database has not answered for {silence:.0f} s"
         return self._claims or self._question or "; ".join(self._refused.values())
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Ask when it is quiet, until this is cancelled."""
         while True:
             await async_sleep(STEP_SECONDS)
             if now() - self._answered_at > QUIET_SECONDS:
                 await self.run_once()
 
     async def run_once(self) -> None:
-        """Ask."""
+        """Ask the database one simple question."""
         try:
-            await self._client._attempt(calls.session(), beyond=True)
+            await self._client.internals.attempt(calls.session(), beyond=True)
         except (DatabaseUnavailable, ConnectionLost, psycopg.OperationalError) as exc:
             self._question = _reason(exc)
         except (PenstockError, psycopg.Error) as exc:
-            # It has answered, whatever it says.
+            # An error is an answer, too.
             logger.debug("the database answers: %s", exc)
             self.answered()
         else:

@@ -1,4 +1,4 @@
-"""The context of a run in a worker: beside what it knows, what can be done."""
+"""The context of a run in a worker: a TaskContext with the actions that need the worker."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from typing import Any
 
 import psycopg
 
-from penstock import calls
 from penstock._async.transaction import AsyncTransaction
 from penstock._sync.transaction import Transaction
 from penstock.errors import InvalidArgument, LeaseLost
-from penstock.payloads import load_json
-from penstock.sql_call import Call
+from penstock.payloads import Json, load_json
 from penstock.tasks.app import App
 from penstock.tasks.arguments import to_plain
 from penstock.tasks.context import TaskContext, TaskMessage
 from penstock.values import Duration, interval
 
-from .run import Run, ack_special
+from .run import Run
 
 __all__ = ["WorkerContext", "context_of"]
 
@@ -34,7 +32,7 @@ def context_of(run: Run) -> WorkerContext:
 
 @dataclass(eq=False, slots=True)
 class WorkerContext(TaskContext):
-    """An attempt that runs here."""
+    """The context of an attempt that this worker runs."""
 
     _run: Run = None  # type: ignore[assignment]
 
@@ -79,48 +77,62 @@ class WorkerContext(TaskContext):
 
     @contextmanager
     def transaction(self, *, result: object = None) -> Iterator[Transaction[psycopg.Connection[Any]]]:
-        with self._settling(), self._app.client.transaction() as transaction:
+        run, client = self._run, self._app.client
+        with self._settling(), client.transaction() as transaction:
             yield transaction
-            ack = self._ack(result)
-            self._run.is_settling = True
-            self._check(transaction._run(ack))
-        if self._group is not None:
-            self._app.client._run(calls.finish_groups([self._group]))
+            plain = self._checked_result(result)
+            run.is_settling = True
+            if run.is_plain:
+                self._check(not transaction.ack_many([run.receipt]))
+            else:
+                self._check(transaction.ack_tasks(**self._ack_arguments(plain)))
+        if run.group is not None:
+            client.finish_groups([run.group[0]])
 
     @asynccontextmanager
     async def transaction_async(
         self, *, result: object = None
     ) -> AsyncIterator[AsyncTransaction[psycopg.AsyncConnection[Any]]]:
-        client = self._app.async_client
+        run, client = self._run, self._app.async_client
         with self._settling():
             async with client.transaction() as transaction:
                 yield transaction
-                ack = self._ack(result)
-                self._run.is_settling = True
-                self._check(await transaction._run(ack))
-        if self._group is not None:
-            await client._run(calls.finish_groups([self._group]))
+                plain = self._checked_result(result)
+                run.is_settling = True
+                if run.is_plain:
+                    self._check(not await transaction.ack_many([run.receipt]))
+                else:
+                    self._check(await transaction.ack_tasks(**self._ack_arguments(plain)))
+        if run.group is not None:
+            await client.finish_groups([run.group[0]])
 
     @contextmanager
     def _settling(self) -> Iterator[None]:
-        """A block that settles the task: it is, where that comes to its end."""
+        """A block that settles the message: it has, when the block ends without an exception."""
         try:
             yield
             self._run.is_settled = True
         finally:
             self._run.is_settling = False
 
-    @property
-    def _group(self) -> int | None:
-        return None if self._run.group is None else self._run.group[0]
-
-    def _ack(self, result: object) -> Call[list[int]]:
+    def _checked_result(self, result: object) -> Json:
         if self._run.is_settled:
             raise InvalidArgument("this task has ended already, in another transaction")
-        if self._run.is_plain:
-            return calls.ack_messages(self._run.queue_name, [self._run.receipt])
-        return ack_special([self._run], [None if result is None else to_plain(result)])
+        return None if result is None or self._run.is_plain else to_plain(result)
 
-    def _check(self, acked: list[int]) -> None:
-        if not acked:
+    def _ack_arguments(self, result: Json) -> dict[str, Any]:
+        """The arguments of ack_tasks() for this run."""
+        run = self._run
+        group_id, position = run.group or (None, None)
+        return {
+            "queue_name": run.queue_name,
+            "message_ids": [run.message_id],
+            "token": run.claimed.token,
+            "results": [result],
+            "group_ids": [group_id],
+            "positions": [position],
+        }
+
+    def _check(self, is_acked: object) -> None:
+        if not is_acked:
             raise LeaseLost(f"the lease was lost, and the transaction is rolled back: {self._run}")

@@ -1,4 +1,4 @@
-"""What the worker reports of an attempt that did not end by itself."""
+"""Errors of attempts that the worker has ended, or that died with their process."""
 
 # ruff: noqa: N818 - a class is named for what happened; only the groups end in Error
 

@@ -1,4 +1,4 @@
-"""The executor: gives runs their slots, and says what came of each."""
+"""The executor: gives runs their slots, and decides the outcome of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextvars
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import LeaseLost
 from penstock.payloads import Json
@@ -15,10 +15,11 @@ from penstock.tasks.app import App
 from penstock.tasks.outcomes import Reject, Retry, Snooze
 from penstock.tasks.task import Task
 
-from .failures import error_text, log_failure, own_frames_off
+from .failures import ErrorTexts, log_failure, own_frames_off
 from .handlers import Handlers
 from .lanes import Demand, Lane, Route, room_of
-from .run import Run
+from .outcome import ACK, Outcome
+from .run import HeldRuns, Run
 from .settler import Settler
 from .suspects import Suspects
 
@@ -26,23 +27,42 @@ __all__ = ["Executor"]
 
 logger = logging.getLogger("penstock.worker")
 
-# How long coroutines that never wait keep the loop from other things.
+# Coroutines that never wait may keep the event loop for so long.
 TURN_SECONDS = 0.005
-# After an end that could not even be told.
-UNTOLD_DELAY_SECONDS = 1.0
+RELEASED: Final = Outcome.released()
+UNKNOWN_END: Final = Outcome.retried(1.0, "the worker could not tell how it ended")
 
 
 class Executor:
-    """Three lanes, for the three kinds of handlers; and one for each task with a limit of its own."""
+    """Three lanes, for the three kinds of handlers; and one for each task with a limit of its own.
+
+    held: where runs are kept until the database has acknowledged their end. settled: called with runs whose
+    handlers have settled their messages themselves. slot_freed: called when a slot has become free, or a
+    run has ended. logs: whether to log failures; else a middleware does.
+    """
 
     def __init__(
-        self, app: App, settler: Settler, *, concurrency: int, threads: int, processes: int, logs: bool
+        self,
+        app: App,
+        settler: Settler,
+        held: HeldRuns,
+        *,
+        settled: Callable[[list[Run]], None],
+        slot_freed: Callable[[], None],
+        concurrency: int,
+        threads: int,
+        processes: int,
+        logs: bool,
     ) -> None:
         self._app = app
         self._settler = settler
+        self._held = held
+        self._settled = settled
+        self._slot_freed = slot_freed
         self._logs = logs
+        self._error_texts = ErrorTexts()
         self._loop = asyncio.get_running_loop()
-        # Runs begin with the context variables of the worker, not with those of the run that made room.
+        # Runs begin with the context variables of the worker, not with those of the run that freed the slot.
         self._around = contextvars.copy_context()
         self._handlers = Handlers(app, threads=threads, processes=processes, suspended=self._suspended)
         self.coroutines = Lane("async", concurrency)
@@ -53,7 +73,7 @@ class Executor:
             for task in app.tasks.values()
             if task.concurrency is not None
         }
-        # The routes of what is in a queue: those of its tasks, and of others that were claimed from it.
+        # The routes of messages in a queue: of its own tasks, and of others that were claimed from it.
         self._routes: dict[str, dict[Route, None]] = {
             needs.name: {self.route(task): None for task in app.tasks.values() if task.queue == needs.name}
             for needs in app.queues
@@ -61,14 +81,9 @@ class Executor:
         # What each lane had room for when the last claim was made.
         self._promised: dict[Lane, int] = {}
         self.suspects = Suspects()
-        # Coroutines are run by these, one after the other; the idle ones wait.
+        # Each runner runs coroutines one after the other. An idle runner waits for its future.
         self._runners: set[asyncio.Task[None]] = set()
-        self._parked: list[asyncio.Future[None]] = []
-        self.runs: dict[tuple[str, int], Run] = {}
-        # Told when a slot has become free, or a task has ended.
-        self.on_room: Callable[[], None] = lambda: None
-        # Told which tasks have settled themselves.
-        self.on_settled: Callable[[list[Run]], None] = self.forget
+        self._idle_runners: list[asyncio.Future[None]] = []
 
     # Slots
 
@@ -84,7 +99,7 @@ class Executor:
     def demand(self, queue_name: str, *, may_search: bool) -> Demand:
         """How many messages of a queue to claim.
 
-        Which tasks they are of is known only when they are there: admit() takes those that have room. Where
+        The tasks of the messages are known only after the claim: admit() takes those that have room. Where
         some routes are full and others idle, a claim may search for messages of the idle ones; else it asks
         for no more than the busy ones take. A route that has been full for a while does not count.
         """
@@ -112,32 +127,32 @@ class Executor:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a lane has no room, or had none a moment ago: it may be otherwise soon."""
+        """Whether a lane has no room, or had none a moment ago: it may have room soon."""
         lanes = (self.coroutines, self.threads, self.processes, *self._limited.values())
         return any(lane.is_busy for lane in lanes)
 
     # Runs
 
     def admit(self, runs: list[Run]) -> list[Run]:
-        """Those of the runs that there is room for; all of these have to be begun, or given up, next."""
+        """The runs that there is room for. The caller must begin() all of them next."""
         grave = next((run for run in runs if run.claimed.lost_deliveries > 1), None)
         if grave is not None and self._admits(grave, {}):
-            return [grave]  # nothing else begins beside it
+            return [grave]  # no other run begins beside it
         rooms: dict[Lane, int] = {}
         return [run for run in runs if run is not grave and self._admits(run, rooms)]
 
     def begin(self, runs: list[Run]) -> None:
-        """Take over runs that were admitted, and start those that there is a slot for."""
+        """Take over runs that were admitted, and start those that have a slot."""
         for run in runs:
             self._line_up(run)
         self._start()
 
     def _admits(self, run: Run, rooms: dict[Lane, int]) -> bool:
-        """Whether there is room for a run. rooms: what each lane has left in this submission."""
+        """Whether there is room for a run. rooms: what each lane has left in this call of admit()."""
         route = self.route(run.task)
         for lane in route:
             if lane not in rooms:
-                # As when the claim was made: slots that became free since are for parked messages first.
+                # The room at the time of the claim: slots that became free since are for parked messages.
                 rooms[lane] = self._promised.get(lane, lane.room)
             if rooms[lane] <= 0:
                 return False
@@ -149,7 +164,7 @@ class Executor:
 
     def _line_up(self, run: Run) -> None:
         route = self.route(run.task)
-        self.runs[run.claimed.queue_name, run.claimed.message_id] = run
+        self._held.add(run)
         self._routes[run.claimed.queue_name].setdefault(route)
         lane, *limits = route
         for limited in limits:
@@ -168,19 +183,19 @@ class Executor:
                 run.job = self._loop.create_task(self._run(run, lane), context=self._around.copy())
 
     def _suspended(self, run: Run) -> None:
-        """A coroutine waits for something: others may go on."""
+        """A coroutine waits for something: meanwhile another coroutine may run."""
         run.has_waited = True
         self._wake_runner()
 
     def _wake_runner(self) -> None:
-        """Somebody has to take the next coroutine: an idle runner, or a new one."""
+        """Have an idle runner, or a new one, take the next coroutine."""
         lane = self.coroutines
         if not lane.waiting or lane.running >= lane.limit:
             return
-        while self._parked:
-            parked = self._parked.pop()
-            if not parked.done():
-                parked.set_result(None)
+        while self._idle_runners:
+            idle = self._idle_runners.pop()
+            if not idle.done():
+                idle.set_result(None)
                 return
         runner = self._loop.create_task(
             self._run_coroutines(), name="penstock runner", context=self._around.copy()
@@ -189,7 +204,7 @@ class Executor:
         runner.add_done_callback(self._runners.discard)
 
     async def _run_coroutines(self) -> None:
-        """Runs one coroutine after the other, as long as none of them waits for anything."""
+        """Run one coroutine after the other, until one of them waits for something."""
         lane, turn = self.coroutines, time.monotonic()
         me = asyncio.current_task()
         assert me is not None
@@ -201,30 +216,30 @@ class Executor:
                 run.started_at = at = time.monotonic()
                 await self._run(run, lane)
                 if run.has_waited or me.cancelling():
-                    # Whoever cancels this task from now on means the handler that has ended.
+                    # Code that got hold of this asyncio task means the handler that has ended: not reused.
                     self._wake_runner()
                     return
                 if at - turn > TURN_SECONDS:
                     await asyncio.sleep(0)
                     turn = time.monotonic()
-            parked = self._loop.create_future()
-            self._parked.append(parked)
-            await parked
+            idle = self._loop.create_future()
+            self._idle_runners.append(idle)
+            await idle
             turn = time.monotonic()
 
     async def _run(self, run: Run, lane: Lane) -> None:
         try:
             await self._call(run)
         except Exception:
-            logger.exception("it cannot be told how it ended: %s", run)
-            self._end(run, self._settler.failed, UNTOLD_DELAY_SECONDS, "it could not be told how it ended")
+            logger.exception("the worker could not tell how it ended: %s", run)
+            self._end(run, UNKNOWN_END)
         finally:
             if run.thread is None or run.thread.done():
                 self._leave(run, lane)
             else:
-                # The slot is taken for as long as the thread runs, although no run waits for it any more.
+                # The attempt is over, and its thread still runs: the slot stays taken until the thread ends.
                 run.thread.add_done_callback(lambda _: self._leave(run, lane))
-                self.on_room()
+                self._slot_freed()
 
     async def _call(self, run: Run) -> None:
         try:
@@ -235,7 +250,7 @@ class Executor:
         except asyncio.CancelledError as exc:
             self._interrupted(run, exc)
         except BaseException as exc:
-            # SystemExit, too: it is the end of the handler, not of the worker.
+            # SystemExit, too: it ends the handler, not the worker.
             self._failed(run, exc)
         else:
             self._succeeded(run, result)
@@ -251,38 +266,25 @@ class Executor:
             self._start()
         elif lane.waiting and lane is not self.coroutines:
             self._start()
-        self.on_room()
+        self._slot_freed()
 
-    # Ends
+    # Outcomes
 
-    def _end(self, run: Run, tell: Callable[..., None], *arguments: Any) -> None:
+    def _end(self, run: Run, outcome: Outcome) -> None:
         if run.is_over:
             return  # given up before
         run.is_over = True
         if not run.is_settled and run.interruption != "lost":
-            tell(run, *arguments)
+            self._settler.settle(run, outcome)
         elif run.is_settled:
-            self.on_settled([run])
+            self._settled([run])
         else:
-            self.forget([run])
-
-    def _release(self, run: Run, delay: float = 0) -> None:
-        self._end(run, self._settler.released, delay)
-
-    def forget(self, runs: list[Run]) -> None:
-        """The database knows what became of these."""
-        for run in runs:
-            key = (run.claimed.queue_name, run.claimed.message_id)
-            if self.runs.get(key) is run:
-                del self.runs[key]
+            self._held.forget([run])
 
     def _succeeded(self, run: Run, result: Json) -> None:
         if run.interruption == "lost":
             logger.warning("the lease was lost while it ran, it may run again: %s", run)
-        if run.is_plain:
-            self._end(run, self._settler.done)
-        else:
-            self._end(run, self._settler.done_with, result)
+        self._end(run, ACK if run.is_plain else Outcome.done(result))
 
     def _interrupted(self, run: Run, exc: BaseException) -> None:
         if run.interruption is None:
@@ -292,55 +294,49 @@ class Executor:
             logger.warning("the lease was lost, the handler was cancelled: %s", run)
         elif run.has_begun:
             logger.warning("the worker stops, the handler was cancelled: %s", run)
-        self._release(run)
+        self._end(run, RELEASED)
 
     def _failed(self, run: Run, exc: BaseException) -> None:
         if isinstance(exc, Snooze):
-            self._release(run, exc.delay)
+            self._end(run, Outcome.released(exc.delay))
             return
         if isinstance(exc, LeaseLost) and not run.is_settled and run.interruption is None:
             run.interruption = "lost"
-        # Not by assignment, which an exception may refuse: one that is a frozen dataclass.
+        # Not by assignment: an exception that is a frozen dataclass refuses that.
         exc.with_traceback(own_frames_off(exc.__traceback__))
         if self._logs or run.is_settled:
             log_failure(run, exc)
         if run.interruption == "stopped":
-            self._release(run)
+            self._end(run, RELEASED)
         elif isinstance(exc, Reject):
-            self._end(run, self._settler.rejected, exc.reason or "rejected")
+            self._end(run, Outcome.rejected(exc.reason or "rejected"))
         else:
-            delay: float = run.task.policy.delay_after(run.attempt)
-            if isinstance(exc, Retry) and exc.delay is not None:
-                delay = exc.delay
-            self._end(run, self._settler.failed, delay, error_text(exc))
+            chosen = exc.delay if isinstance(exc, Retry) else None
+            delay = run.task.policy.delay_after(run.attempt) if chosen is None else chosen
+            self._end(run, Outcome.retried(delay, self._error_texts.of(exc)))
 
     # The end of the worker
 
     def release_waiting(self) -> None:
-        """Give back what never began."""
+        """Release runs that never began."""
         for lane in (self.coroutines, self.threads, self.processes):
             while lane.waiting:
                 run = lane.waiting.popleft()
                 if (limited := self._limited.get(run.task.name)) is not None:
                     limited.running -= 1
-                self._release(run)
+                self._end(run, RELEASED)
         for lane in self._limited.values():
             while lane.waiting:
-                self._release(lane.waiting.popleft())
-
-    @property
-    def running(self) -> list[Run]:
-        """Those that have begun and not ended."""
-        return [run for run in self.runs.values() if run.job is not None and not run.is_over]
+                self._end(lane.waiting.popleft(), RELEASED)
 
     def interrupt_all(self) -> None:
-        for run in self.running:
+        for run in self._held.running:
             run.interrupt("stopped")
 
     def give_up(self) -> None:
-        """Give back what runs on although it was told to end: the process ends without it."""
-        for run in self.running:
-            self._release(run)
+        """Release runs whose handlers do not end: the process ends without them."""
+        for run in self._held.running:
+            self._end(run, RELEASED)
 
     async def close(self) -> None:
         for runner in tuple(self._runners):

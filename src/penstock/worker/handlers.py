@@ -14,7 +14,7 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.payloads import Json, encode_json
 from penstock.tasks.app import App
 from penstock.tasks.arguments import to_plain
-from penstock.tasks.context import _current
+from penstock.tasks.context import CURRENT
 from penstock.tasks.hooks import Middleware
 from penstock.tasks.outcomes import Reject
 from penstock.tasks.task import Task
@@ -29,7 +29,7 @@ __all__ = ["Handlers"]
 
 
 class Handlers:
-    """Calls handlers, inside of the middleware of the app."""
+    """Calls handlers inside the middleware of the app. suspended: called when a coroutine waits."""
 
     def __init__(self, app: App, *, threads: int, processes: int, suspended: Callable[[Run], None]) -> None:
         self._middleware = [one for one in app.middleware if type(one).run is not Middleware.run]
@@ -41,7 +41,7 @@ class Handlers:
         self._children: ProcessPool | None = None
 
     async def call(self, run: Run) -> Json:
-        """Run a handler to its end; what is to be stored of its result."""
+        """Run a handler to its end. Returns what to store of its result."""
         task = run.task
         if task.name not in self._plain:
             if not task.is_async or task.is_process:
@@ -49,14 +49,14 @@ class Handlers:
             if not self._is_plain(task):
                 return await Stepped(self._call(run), contextvars.copy_context(), run, self._suspended)
             self._plain.add(task.name)
-        # What most are: nobody needs the context, unless the handler asks for it.
+        # Most tasks: the context is made only if the handler asks for it.
         around = contextvars.copy_context()
-        around.run(_current.set, run)
+        around.run(CURRENT.set, run)
         handler = task.arguments.call(task.arguments.decode_stored(run.claimed.stored), None)
         return storable(run, await Stepped(handler, around, run, self._suspended))
 
     def _is_plain(self, task: Task[..., Any]) -> bool:
-        """Whether there is nothing around a handler but itself."""
+        """Whether a handler needs neither middleware nor context nor timeout."""
         return (
             not self._middleware
             and task.policy.attempt_timeout is None
@@ -66,7 +66,7 @@ class Handlers:
 
     async def _call(self, run: Run) -> Json:
         context = context_of(run)
-        _current.set(context)
+        CURRENT.set(context)
         with ExitStack() as stack:
             for middleware in self._middleware:
                 stack.enter_context(middleware.run(context))
@@ -106,7 +106,7 @@ class Handlers:
             deadline = None if deadline is None else deadline + more
 
         run.extend = extend
-        # Made here: two threads that ask for it at once would get two.
+        # Made here, because two threads that ask for the event at once would make two.
         _ = context.cancelled
         run.thread = loop.run_in_executor(self._pool, contextvars.copy_context().run, _work, run, context)
         while not run.thread.done():
@@ -144,7 +144,7 @@ class Handlers:
 
 
 def _work(run: Run, context: WorkerContext) -> tuple[Any, BaseException | None]:
-    """What a thread does. An error is a value: a future refuses some, and the loop would end by others."""
+    """What a thread runs. Errors are returned: a future refuses some, and others would end the event loop."""
     arguments = run.task.arguments
     try:
         return arguments.call(arguments.decode_stored(run.claimed.stored), context), None
@@ -153,7 +153,7 @@ def _work(run: Run, context: WorkerContext) -> tuple[Any, BaseException | None]:
 
 
 def storable(run: Run, result: Any) -> Json:
-    """The result as it is stored; nothing where nobody asks for it."""
+    """The result as it is stored; None where the task keeps no result."""
     if run.is_plain:
         return None
     try:

@@ -11,15 +11,15 @@ from .run import Run
 
 __all__ = ["RATE_SECONDS", "Demand", "Lane", "Route", "room_of"]
 
-# So much work is claimed ahead of the slots that are free: what they do in this time.
+# Runs are claimed ahead of the free slots: as many as the lane ends in this time.
 AHEAD_SECONDS = 0.1
 RATE_SECONDS = 0.1
-# A lane that takes nothing for so long is not merely busy.
+# A lane that has had no room for so long is blocked, not merely busy.
 BLOCKED_SECONDS = 0.25
 
 
 class Lane:
-    """So many at once; the others wait in line."""
+    """`limit` runs at once; other runs wait in line."""
 
     __slots__ = (
         *("_counted_at", "_ended", "_ended_before", "_full_at", "_full_since", "_rate"),
@@ -33,20 +33,20 @@ class Lane:
         self.waiting: deque[Run] = deque()
         self._ended = self._ended_before = 0
         self._counted_at = time.monotonic()
-        # Tasks a second, of late.
+        # Recent tasks per second.
         self._rate = 0.0
-        # When it had no room last, and since when it has none.
+        # When the lane had no room last, and since when it has none.
         self._full_at = -BLOCKED_SECONDS
         self._full_since: float | None = None
 
     def end(self) -> None:
-        """One of those that ran has left its slot."""
+        """A run has left its slot."""
         self.running -= 1
         self._ended += 1
 
     @property
     def ahead(self) -> int:
-        """How many may be in line: where tasks are short, what is done soon."""
+        """How many runs may be in line: as many as the lane ends soon."""
         at = time.monotonic()
         if at - self._counted_at >= RATE_SECONDS:
             rate = (self._ended - self._ended_before) / (at - self._counted_at)
@@ -56,15 +56,15 @@ class Lane:
 
     @property
     def has_enough(self) -> bool:
-        """Whether so many are in line that it is no use to claim a few more."""
+        """Whether so many runs are in line that claiming a few more is of no use."""
         ahead = self.ahead
         return ahead > 0 and len(self.waiting) > ahead // 2
 
     @property
     def room(self) -> int:
-        """How many more it takes: for slots that no run in line will take, and some ahead.
+        """How many more runs the lane takes: for slots that no run in line will take, and some ahead.
 
-        None while it has enough to do: not in driblets.
+        0 while enough runs are in line, so that claims are few and large.
         """
         room = 0 if self.has_enough else self.limit - self.running - len(self.waiting) + self.ahead
         if room > 0:
@@ -76,26 +76,26 @@ class Lane:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has no room, or had none a moment ago."""
+        """Whether the lane has no room, or had none a moment ago."""
         return time.monotonic() - self._full_at < BLOCKED_SECONDS
 
     @property
     def is_blocked(self) -> bool:
-        """Whether it has had no room for a while."""
+        """Whether the lane has had no room for a while."""
         return self._full_since is not None and time.monotonic() - self._full_since >= BLOCKED_SECONDS
 
     def ready(self) -> Iterator[Run]:
-        """Those that may start now; each has to be counted as running before the next is asked for."""
+        """Runs that may start now. The caller must count each as running before it asks for the next."""
         while self.waiting and self.running < self.limit:
             yield self.waiting.popleft()
 
 
-# The lanes that a task goes through: that of its kind, and its own where it has a limit.
+# The lanes that a task goes through: the lane of its kind, and its own lane where it has a limit.
 Route: TypeAlias = tuple[Lane, ...]
 
 
 class Demand(NamedTuple):
-    """How many messages of a queue to claim, and for which routes to look behind those that are full.
+    """How many messages of a queue to claim. idle: routes whose messages may be behind those of full routes.
 
     is_uneven: some routes have room while others are full.
     """

@@ -1,4 +1,4 @@
-"""The leases of a worker: one pulse for all, and a look at which are still held where that is in doubt."""
+"""The leases of a worker: one pulse for all, and a check by message where it is in doubt which are held."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from penstock.concurrency import async_sleep, now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound
 from penstock.sql_call import Call
 
-from .executor import Executor
-from .run import Run
+from .run import HeldRuns, Run
 
 __all__ = ["Leases"]
 
@@ -25,7 +24,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("penstock.worker")
 
-# Messages in one look.
+# Messages in one check.
 MOST_CHECKED = 1000
 # After a pulse that failed.
 RETRY_SECONDS = 1.0
@@ -33,28 +32,29 @@ NAME_BYTES = 6
 
 
 class Leases:
-    """Keeps what this worker holds, with a third of the time of a lease between pulses."""
+    """Extends the leases that this worker holds. Pulses are a third of a lease apart."""
 
-    def __init__(self, client: AsyncClient, seconds: float) -> None:
+    def __init__(self, client: AsyncClient, seconds: float, held: HeldRuns) -> None:
         self.seconds = seconds
         self._client = client
-        # Short: it is written with every message that is claimed. The registry tells whose it is.
+        self._held = held
+        # Short, because every claimed message is written with it. The registry has the worker of each token.
         self.name = self.token = secrets.token_urlsafe(NAME_BYTES)
         self._renewals = 0
-        # Tokens of claims whose outcome is not known: a pulse would keep what nobody here has.
+        # Tokens of claims whose outcome is not known. A pulse would extend leases on messages that this
+        # worker never received.
         self._doubtful: set[str] = set()
         self._pulsed_at = now()
-        self.executor: Executor | None = None
 
     def renew_token(self) -> None:
-        """Go on with another token; what the old one is known to hold is kept message by message."""
+        """Go on with another token. Leases of the old token are extended message by message."""
         self._doubtful.add(self.token)
         self._renewals += 1
         self.token = f"{self.name}-{self._renewals}"
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        # Short steps: a process that was stopped for a while has to notice that at once.
+        """Extend leases, until this is cancelled."""
+        # Short steps: a process that was suspended for a while has to notice that at once.
         step = min(1.0, self.seconds / 10)
         while True:
             before = now()
@@ -64,7 +64,7 @@ class Leases:
                 await self._keep()
 
     async def catch_up(self) -> None:
-        """Pulse first, where the last one is long ago: who looks for leases that are over would find ours."""
+        """Pulse now if the last pulse is long ago. Else the caller's own sweep would find our leases over."""
         if now() > self._pulsed_at + self.seconds / 2:
             await self.run_once()
 
@@ -72,38 +72,37 @@ class Leases:
         try:
             await self.run_once()
         except (DatabaseUnavailable, ConnectionLost) as exc:
-            logger.debug("leases were not kept: %s", exc)
+            logger.debug("leases were not extended: %s", exc)
             await async_sleep(RETRY_SECONDS)
         except (PenstockError, psycopg.Error):
-            logger.exception("leases were not kept")
+            logger.exception("leases were not extended")
             await async_sleep(RETRY_SECONDS)
 
     async def run_once(self) -> None:
-        """One pulse, and a look at what it did not find."""
-        assert self.executor is not None
+        """One pulse, and a check of messages that it did not find."""
         sent_at = now()
         was_late = sent_at >= self._pulsed_at + self.seconds
         by_token: dict[str, list[Run]] = defaultdict(list)
-        for run in self.executor.runs.values():
+        for run in self._held:
             by_token[run.claimed.token].append(run)
         for token in tuple(by_token):
             runs = by_token[token]
             if token in self._doubtful:
                 held_here = [run for run in runs if not run.settles_itself]
-                # As much as has gone by since the last time, and a little.
+                # As long as the time since the last pulse, and a little longer.
                 await self._check(held_here, math.ceil(sent_at - self._pulsed_at) + 1)
                 continue
             queues = sorted({run.queue_name for run in runs})
             held = await self._attempt(calls.pulse(token, self.seconds, queues))
             still = [run for run in runs if run.is_held]
-            # A lease that was over meanwhile may be somebody else's, however many are held.
+            # A lease that was over meanwhile may be held by another worker, although the numbers agree.
             if held is None or held < len(still) or was_late:
                 await self._check(still, 1)
         self._doubtful &= set(by_token) | {self.token}
         self._pulsed_at = sent_at
 
     async def _check(self, runs: list[Run], extension: float) -> None:
-        """Extend these by name; those that are not held any more are lost."""
+        """Extend leases message by message. Interrupt runs whose lease is not held any more."""
         by_queue: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in runs:
             by_queue[run.queue_name, run.claimed.token].append(run)
@@ -121,7 +120,7 @@ class Leases:
 
     async def _attempt(self, call: Call[T]) -> T | None:
         try:
-            timed = await self._client._attempt(call, beyond=True)
+            timed = await self._client.internals.attempt(call, beyond=True)
         except QueueNotFound:
             return None
         return timed.result

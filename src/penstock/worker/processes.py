@@ -24,11 +24,11 @@ from .errors import AttemptTimeout, ProcessDied, RemoteError
 
 __all__ = ["ChildTraceback", "ProcessPool"]
 
-# A process that imports a large application takes its time; one that hangs in an import never comes.
+# A process that imports a large application takes its time. One that hangs in an import is given up.
 START_LIMIT = 120.0
-# How long an idle child may take to end, and a killed one to be gone.
+# How long an idle child may take to end by itself, and a killed one to disappear.
 END_LIMIT = 5.0
-# A line that ended belongs to a process that is just ending.
+# After its line has ended, a process has so long to end.
 DEATH_LIMIT = 1.0
 
 
@@ -52,7 +52,7 @@ class ProcessPool:
     def __init__(self, size: int) -> None:
         if type(size) is not int or size < 1:
             raise InvalidArgument(f"the size of a process pool must be at least 1, not {size!r}")
-        self._places = asyncio.Semaphore(size)
+        self._slots = asyncio.Semaphore(size)
         self._children: set[_Child] = set()
         self._idle: list[_Child] = []
         self._closed = False
@@ -73,7 +73,7 @@ class ProcessPool:
         """
         reference = _reference(function)
         request = _request(Call(reference, arguments, context_facts))
-        async with self._places:
+        async with self._slots:
             child = await self._take(reference)
             try:
                 answer = await child.ask(request, timeout)
@@ -98,7 +98,7 @@ class ProcessPool:
     def kill(self) -> None:
         """Kill all children at once, from wherever this is called; runs in progress raise ProcessDied."""
         self._closed = True
-        if os.getpid() == self._owner:  # not in a fork of it
+        if os.getpid() == self._owner:  # not in a fork
             for child in tuple(self._children):
                 child.kill()
 
@@ -107,11 +107,11 @@ class ProcessPool:
         self._look_open()
         while self._idle:
             child = self._idle.pop()
-            if not child.is_gone:
+            if not child.has_ended:
                 return child
             self._drop(child)
         if not self._children:
-            # Before multiprocessing's own, which would wait for them.
+            # Runs before multiprocessing's own exit function, which would wait for the children.
             atexit.unregister(self.kill)
             atexit.register(self.kill)
         child = _Child(reference)
@@ -130,8 +130,8 @@ class ProcessPool:
         self._forget(child)
 
     def _forget(self, child: _Child) -> None:
-        """As soon as it is gone: somebody has to ask, or it stays in the table of processes."""
-        if child.is_gone:
+        """Forget a child when it has ended. It stays in the table of processes until its parent has asked."""
+        if child.has_ended:
             self._children.discard(child)
         else:
             asyncio.get_running_loop().call_later(0.05, self._forget, child)
@@ -163,7 +163,7 @@ class _Child:
         self._name = reference
 
     @property
-    def is_gone(self) -> bool:
+    def has_ended(self) -> bool:
         if self._exitcode is None:
             self._exitcode = self._process.exitcode
             if self._exitcode is not None:
@@ -189,7 +189,7 @@ class _Child:
         try:
             async with asyncio.timeout(timeout):
                 writer.write(request)
-                # A child that dies while it is told is noticed by what it does not answer.
+                # A child that dies while the request is sent is noticed by its missing answer.
                 with suppress(ConnectionError):
                     await writer.drain()
                 return await self._read(reader, "of the handler")
@@ -215,13 +215,13 @@ class _Child:
 
     def kill(self) -> None:
         """SIGKILL for the child and all that it has started."""
-        if not self.is_gone:
+        if not self.has_ended:
             self._kill_group()
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
     def _kill_group(self) -> None:
-        # It has a group of its own as soon as it has come up, and until the last one in it has ended.
+        # The child makes a process group when it starts. The group lasts until its last process has ended.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._pid, signal.SIGKILL)
 
@@ -234,14 +234,14 @@ class _Child:
 
     async def _wait(self, limit: float) -> None:
         deadline = time.monotonic() + limit
-        while not self.is_gone and time.monotonic() < deadline:
+        while not self.has_ended and time.monotonic() < deadline:
             await asyncio.sleep(0.005)
 
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Start a process that a Ctrl-C cannot reach before it has arranged not to mind."""
-    # It lets interrupts through when it starts its own process, so that has to be before.
+    """Start a process that a Ctrl-C cannot reach before it has set its own signal handlers."""
+    # The resource tracker unblocks interrupts when it starts its process, so it has to start before.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -251,7 +251,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _reference(function: Callable[..., Any]) -> str:
-    """ "module:qualname" of a function, which must be what is found there."""
+    """ "module:qualname" of a function. The name must lead to this very function."""
     check_importable(function)
     reference = f"{function.__module__}:{function.__qualname__}"
     if resolve(reference) != function:
@@ -297,7 +297,7 @@ def _unpack(answer: bytes, reference: str) -> Any:
 
 
 def _exception(failure: Failure) -> Exception:
-    """The exception itself, else one that says which it was."""
+    """The exception itself, else a RemoteError that names it."""
     if failure.pickled is not None:
         with suppress(Exception):
             exc = pickle.loads(failure.pickled)  # noqa: S301

@@ -1,4 +1,4 @@
-"""The registry: who works here, since when, and on what; one row a worker, written every ten seconds."""
+"""The registry of workers: one row for each, with its queues and runs, written every ten seconds."""
 
 from __future__ import annotations
 
@@ -16,34 +16,41 @@ from penstock.errors import PenstockError
 from penstock.tasks.app import App
 from penstock.version import __version__
 
-from .executor import Executor
 from .leases import Leases
-from .run import Run
+from .run import HeldRuns, Run
 
 __all__ = ["Registry"]
 
 logger = logging.getLogger("penstock.worker")
 
 BEAT_SECONDS = 10.0
-# Of what a worker holds, so much is told one by one.
+# Runs that are listed one by one; the others are only counted.
 MOST_SHOWN = 100
 
 
 class Registry:
-    """Tells the others of this worker."""
+    """Keeps the row of this worker up to date."""
 
     def __init__(
-        self, app: App, client: AsyncClient, executor: Executor, leases: Leases, queue_names: tuple[str, ...]
+        self,
+        app: App,
+        client: AsyncClient,
+        held: HeldRuns,
+        leases: Leases,
+        *,
+        queue_names: tuple[str, ...],
+        concurrency: int,
     ) -> None:
         self._app = app
         self._client = client
-        self._executor = executor
+        self._held = held
+        self._concurrency = concurrency
         self._token = leases.name
         self._queue_names = queue_names
         self.stopping = False
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Register, and beat until this is cancelled."""
         await self._patiently(self.register)
         while True:
             await async_sleep(BEAT_SECONDS)
@@ -58,19 +65,19 @@ class Registry:
             version=__version__,
             queues=list(self._queue_names),
             tasks=sorted(names),
-            concurrency=self._executor.coroutines.limit,
+            concurrency=self._concurrency,
         )
 
     async def run_once(self) -> None:
         """One beat."""
-        runs = self._executor.running
-        told = await self._client.beat_worker(
+        runs = self._held.running
+        is_registered = await self._client.beat_worker(
             self._token,
-            held=len(self._executor.runs),
+            held=len(self._held),
             running=[_shown(run) for run in runs[:MOST_SHOWN]],
             stopping=self.stopping,
         )
-        if not told:
+        if not is_registered:
             await self.register()
 
     async def forget(self) -> None:

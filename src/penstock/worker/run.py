@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from penstock import calls
 from penstock.calls import Claimed
 from penstock.models import Receipt
-from penstock.payloads import Json
-from penstock.sql_call import Call
 from penstock.tasks.context import TaskContext
 from penstock.tasks.task import Task
 
-__all__ = ["Run", "ack_special"]
+__all__ = ["HeldRuns", "Run", "Unrunnable"]
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# Why a run is ended from outside: its lease went to somebody else, or the worker stops.
+# Why the worker ends a run: another worker has its lease, or this worker stops.
 Interruption = Literal["lost", "stopped"]
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A message that was claimed, and what has become of it so far."""
+    """A message that was claimed, and how far its attempt has come."""
 
     task: Task[..., Any]
     claimed: Claimed
@@ -39,16 +36,17 @@ class Run:
     thread: asyncio.Future[Any] | None = None
     interruption: Interruption | None = None
     has_begun: bool = False
-    # It has waited for something: somebody may have got hold of the task that it runs in.
+    # The handler has waited for something. Meanwhile other code may have got hold of the asyncio task.
     has_waited: bool = False
-    # Settled by the handler itself, in a transaction of its own.
+    # The handler has settled the message itself, in a transaction of its own.
     is_settled: bool = False
-    # That transaction is about to end: the message is locked, and not lost although nobody finds it.
+    # That transaction is about to end. It has locked the message, so a pulse that does not find the message
+    # does not mean that the lease is lost.
     is_settling: bool = False
-    # Whether its end has been told to the settler.
+    # The executor has handed over the outcome, or has given the run up.
     is_over: bool = False
     started_at: float = 0.0
-    # Moves the end of the attempt, where it has one.
+    # Moves the deadline of an attempt that has one.
     extend: Callable[[float], None] | None = None
 
     @property
@@ -76,23 +74,23 @@ class Run:
         return EPOCH + timedelta(microseconds=self.claimed.published_at)
 
     def __call__(self) -> TaskContext:
-        """The context, made when it is first asked for: most handlers never do."""
+        """The context. It is made on first use, because most handlers never ask for it."""
         if self.context is None:
             self.context = self.make_context(self)
         return self.context
 
     @property
     def is_held(self) -> bool:
-        """Whether it needs its lease."""
+        """Whether the run still needs its lease."""
         return not (self.is_over or self.settles_itself)
 
     @property
     def settles_itself(self) -> bool:
-        """Whether its handler has ended it, or is about to."""
+        """Whether the handler has settled the message in its own transaction, or is about to."""
         return self.is_settled or self.is_settling
 
     def interrupt(self, why: Interruption) -> None:
-        """End it: a coroutine is cancelled, a thread is told. What has not begun will not."""
+        """End the run: cancel a coroutine, set `context.cancelled` for a thread. A waiting one is dropped."""
         if self.interruption is not None or self.is_over:
             return
         self.interruption = why
@@ -103,7 +101,7 @@ class Run:
 
     @property
     def group(self) -> tuple[int, int] | None:
-        """The group that it is a member of, and its position there."""
+        """The group that the task is a member of, and its position there."""
         group, position = self.headers.get("group"), self.headers.get("position")
         if type(group) is int and type(position) is int and 0 <= position < 2**31 and 0 < group < 2**63:
             return group, position
@@ -111,7 +109,7 @@ class Run:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nobody waits for its end: no result is kept, and it is of no group."""
+        """Whether no result is kept and the task is of no group: a plain ack settles it."""
         return self.task.result_seconds is None and self.group is None
 
     def __str__(self) -> str:
@@ -121,14 +119,43 @@ class Run:
         )
 
 
-def ack_special(runs: Sequence[Run], results: Sequence[Json]) -> Call[list[int]]:
-    """The ack of runs of one queue and token that are not plain, with what they returned."""
-    groups = [run.group for run in runs]
-    return calls.ack_tasks(
-        runs[0].queue_name,
-        [run.message_id for run in runs],
-        runs[0].claimed.token,
-        results=results,
-        group_ids=[group and group[0] for group in groups],
-        positions=[group and group[1] for group in groups],
-    )
+@dataclass(frozen=True, slots=True)
+class Unrunnable:
+    """A message that no run can be made of: its headers cannot be read."""
+
+    claimed: Claimed
+
+    def __str__(self) -> str:
+        return f"message {self.claimed.message_id} of {self.claimed.queue_name!r}"
+
+
+class HeldRuns:
+    """Runs whose end the database has not acknowledged yet: this worker keeps their leases."""
+
+    def __init__(self) -> None:
+        self._runs: dict[tuple[str, int], Run] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._runs.values())
+
+    def get(self, queue_name: str, message_id: int) -> Run | None:
+        return self._runs.get((queue_name, message_id))
+
+    def add(self, run: Run) -> None:
+        self._runs[run.claimed.queue_name, run.claimed.message_id] = run
+
+    def forget(self, runs: Iterable[Run]) -> None:
+        """The database has acknowledged the end of these, or their leases are lost."""
+        for run in runs:
+            key = (run.claimed.queue_name, run.claimed.message_id)
+            # A message that was redelivered to this worker has another run by now.
+            if self._runs.get(key) is run:
+                del self._runs[key]
+
+    @property
+    def running(self) -> list[Run]:
+        """Runs that have begun and not ended."""
+        return [run for run in self._runs.values() if run.job is not None and not run.is_over]

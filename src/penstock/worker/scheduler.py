@@ -1,4 +1,4 @@
-"""The loop that enqueues periodic tasks: whoever first moves a schedule on sends its message, once a tick."""
+"""The loop that enqueues periodic tasks. The worker that first moves a schedule on sends its message."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger("penstock")
 
-# Others may have paused, resumed, changed or moved a schedule: how soon that is seen. And what is wrong with
-# one may have been mended.
+# How soon a worker sees that a schedule was paused, resumed, changed or moved. A schedule with an error is
+# tried again after the same time.
 LOOK_SECONDS = 10.0
 # Clocks drift apart.
 MEASURE_SECONDS = 60.0
@@ -34,29 +34,29 @@ INSUFFICIENT_PRIVILEGE = "42501"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is wrong with a schedule, and when to try again."""
+    """The error of a schedule, and when to try again."""
 
     text: str
     until: float
 
 
 class Scheduler:
-    """Keeps the schedules of some periodic tasks going, beside any number of others that do the same.
+    """Keeps the schedules of some periodic tasks going, beside any number of schedulers of other workers.
 
-    What the database has counts: a definition that somebody else has put is followed, too.
+    The definition in the database counts, also where another worker has put it there.
     """
 
     def __init__(self, client: AsyncClient, periodics: Sequence[Periodic]) -> None:
         self._client = client
         self._periodics = {periodic.name: periodic for periodic in periodics}
-        # Not in the database as they are in the code; at the start, any may be.
+        # Schedules that may be different in the database than in the code: at the start, all of them.
         self._to_put = set(self._periodics)
         self._clock: tuple[datetime, float] | None = None
         self._troubles: dict[str, Trouble] = {}
         self._is_away = False
 
     async def run(self) -> None:
-        """Until cancelled, whatever happens."""
+        """Enqueue periodic tasks, until this is cancelled."""
         backoff = Backoff(FIRST_PAUSE_SECONDS, LOOK_SECONDS)
         while True:
             try:
@@ -95,7 +95,7 @@ class Scheduler:
         }
 
     async def _put_or_follow(self, periodic: Periodic, *, is_listed: bool) -> None:
-        """Put it as it is in the code; where this role may not change it, follow what the database has."""
+        """Put a schedule as it is in the code. Where this role may not, follow the one in the database."""
         try:
             await self._put(periodic)
         except PermissionDenied as exc:
@@ -120,7 +120,7 @@ class Scheduler:
         self._to_put.discard(periodic.name)
 
     async def _advance(self, schedule: ListedSchedule) -> datetime:
-        """Enqueue what is due. Returns when the next is."""
+        """Enqueue what is due. Returns the next due time."""
         times, at = self._times(schedule), await self._now()
         if at < schedule.next_at:
             return schedule.next_at
@@ -140,15 +140,15 @@ class Scheduler:
         return times
 
     async def _now(self) -> datetime:
-        """The time of the database, by which all schedulers go, without a question each time."""
+        """The time of the database, which all schedulers use, without a call each time."""
         if self._clock is None or now() - self._clock[1] > MEASURE_SECONDS:
-            # The answer is older than its arrival: rather late by that than early.
+            # The answer is older than its arrival: so a tick is a little late, and never early.
             self._clock = (await self._client.clock(), now())
-        told, at = self._clock
-        return told + timedelta(seconds=now() - at)
+        answered, at = self._clock
+        return answered + timedelta(seconds=now() - at)
 
     async def _guarded(self, name: str, step: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """What is wrong with one schedule does not stop the others; without a database all of them stop."""
+        """An error of one schedule does not stop the others. Without a database all of them stop."""
         before = self._troubles.get(name)
         if before is not None and now() < before.until:
             return None
@@ -166,11 +166,11 @@ class Scheduler:
         return result
 
     def _away(self, exc: Exception) -> None:
-        """Nothing can be done now; said once."""
+        """The database does not answer, or refuses: log that once."""
         if not self._is_away and getattr(exc, "sqlstate", None) == INSUFFICIENT_PRIVILEGE:
             logger.error("periodic tasks need a role with penstock_publisher: %s", exc)
         elif not self._is_away:
             logger.warning("periodic tasks wait for the database: %s", exc)
         self._is_away = True
-        # It may be another server when it is back.
+        # After an outage it may be another server, with another clock.
         self._clock = None

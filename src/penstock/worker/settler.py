@@ -1,199 +1,160 @@
-"""The settler: tells the database what became of runs, in groups, until it knows."""
+"""The settler: writes the outcomes of runs to the database, in groups, until they are acknowledged."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.backoff import Backoff
 from penstock.concurrency import AsyncFlag, async_sleep, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, QueueNotFound
-from penstock.models import Receipt
-from penstock.payloads import Json
+from penstock.errors import (
+    ConnectionLost,
+    DatabaseUnavailable,
+    InvalidArgument,
+    PermissionDenied,
+    QueueNotFound,
+    SchemaError,
+)
 from penstock.sql_call import Call
 
-from .run import Run, ack_special
+from .outcome import Outcome
+from .run import Run, Unrunnable
+from .settlement import Pending, Settlement
 
 __all__ = ["Settler"]
 
 logger = logging.getLogger("penstock.worker")
 
-# Messages in one statement, or one transaction.
-MOST_ACKS = 1000
-MOST_OTHERS = 50
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
-
-@dataclass(slots=True)
-class Pending:
-    """What is to be told."""
-
-    # Acks without anything beside them, by queue and token.
-    plain: dict[tuple[str, str], list[Run]] = field(default_factory=lambda: defaultdict(list))
-    # Acks with a result that is kept, or of a group: by queue and token, with the result.
-    special: dict[tuple[str, str], list[tuple[Run, Json]]] = field(default_factory=lambda: defaultdict(list))
-    others: list[tuple[Run, Call[bool]]] = field(default_factory=list)
-    # Of messages that no run can be made of.
-    unfit: list[Call[bool]] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.plain or self.special or self.others or self.unfit)
+T = TypeVar("T")
 
 
 class Settler:
-    """One group at a time; what ends meanwhile is the next group."""
+    """Settles one group at a time. Runs that end meanwhile make up the next group.
+
+    settled: called with runs whose end the database has acknowledged. in_doubt: called when it is not known
+    what the token of this worker holds; no pulse may extend those leases. delayed: called with the queue and
+    the seconds when a message is put off.
+    """
 
     def __init__(
         self,
         client: AsyncClient,
+        *,
         settled: Callable[[list[Run]], None],
         in_doubt: Callable[[], None] = lambda: None,
+        delayed: Callable[[str, float], None] = lambda _queue_name, _delay: None,
     ) -> None:
         self._client = client
         self._settled = settled
-        # Told where it is not known what the token of this worker holds: no pulse may keep that.
         self._in_doubt = in_doubt
-        # Told when a message is put off: it is due then.
-        self.on_delay: Callable[[str, float], None] = lambda _queue_name, _delay: None
+        self._delayed = delayed
         self._pending = Pending()
-        self._flag = AsyncFlag()
+        self._wake_up = AsyncFlag()
         self._idle = AsyncFlag()
         self._idle.set()
 
-    # What the executor says
-
-    def done(self, run: Run) -> None:
-        self._pending.plain[run.claimed.queue_name, run.claimed.token].append(run)
-        self._flag.set()
-
-    def done_with(self, run: Run, result: Json) -> None:
-        self._pending.special[run.claimed.queue_name, run.claimed.token].append((run, result))
-        self._flag.set()
-
-    def failed(self, run: Run, delay: float, error: str) -> None:
-        call = calls.nack_message(run.receipt, delay, error, run.max_attempts)
-        self._add_other(run, call, delay)
-
-    def rejected(self, run: Run, error: str) -> None:
-        self._add_other(run, calls.reject_message(run.receipt, error))
-
-    def released(self, run: Run, delay: float = 0) -> None:
-        self._add_other(run, calls.release_message(run.receipt, delay), delay)
-
-    def reject(self, row: calls.Claimed, error: str) -> None:
-        """A message that no run can be made of."""
-        receipt = Receipt(row.queue_name, row.message_id, row.token)
-        self._pending.unfit.append(calls.reject_message(receipt, error))
-        self._flag.set()
-
-    def _add_other(self, run: Run, call: Call[bool], delay: float = 0) -> None:
-        if delay:
-            self.on_delay(run.queue_name, delay)
-        self._pending.others.append((run, call))
-        self._flag.set()
+    def settle(self, run: Run | Unrunnable, outcome: Outcome) -> None:
+        """A run has ended: its outcome goes to the database with the next group."""
+        if outcome.delay:
+            self._delayed(run.claimed.queue_name, outcome.delay)
+        self._pending.add(run, outcome)
+        self._wake_up.set()
 
     # The loop
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Settle what ends, until this is cancelled."""
         while True:
             if not self._pending:
                 self._idle.set()
-                await self._flag.wait(None)
-            self._flag.clear()
+                await self._wake_up.wait(None)
+            self._wake_up.clear()
             self._idle.clear()
             await self.run_once()
 
     async def drained(self, timeout: float) -> bool:
-        """Wait until all is told; whether it is."""
+        """Wait until all outcomes are acknowledged; whether they are."""
         deadline = now() + timeout
         while self._pending or not self._idle.is_set():
             if now() > deadline:
                 return False
-            # What is pending sets the flag, and the loop clears this before it begins.
+            # A pending outcome wakes the loop, and the loop clears `_idle` before it begins.
             await async_sleep(0)
             await self._idle.wait(deadline - now())
         return True
 
     async def run_once(self) -> None:
-        """Tell all that is there now."""
+        """Settle all that is pending now."""
         pending, self._pending = self._pending, Pending()
-        for (queue_name, token), runs in pending.plain.items():
-            for start in range(0, len(runs), MOST_ACKS):
-                await self._ack(queue_name, token, runs[start : start + MOST_ACKS])
-        for pairs in pending.special.values():
-            for start in range(0, len(pairs), MOST_ACKS):
-                await self._ack_special(pairs[start : start + MOST_ACKS])
-        for start in range(0, len(pending.others), MOST_OTHERS):
-            await self._settle_others(pending.others[start : start + MOST_OTHERS])
-        for start in range(0, len(pending.unfit), MOST_OTHERS):
-            await self._together(pending.unfit[start : start + MOST_OTHERS])
+        for group in pending.groups():
+            await self._settle_group(group)
 
-    async def _ack(self, queue_name: str, token: str, runs: list[Run]) -> None:
-        ids = [run.claimed.message_id for run in runs]
-        held = await self._patiently(calls.ack_messages_of(queue_name, ids, token), runs)
-        self._told(runs, held)
+    # Groups
 
-    async def _ack_special(self, pairs: list[tuple[Run, Json]]) -> None:
-        runs = [run for run, _ in pairs]
+    async def _settle_group(self, group: Sequence[Settlement]) -> None:
+        """In one transaction, for the sake of one commit; statement by statement where that fails."""
+        if len(group) == 1 or not await self._settle_together(group):
+            for settlement in group:
+                await self._settle_alone(settlement)
+        await self._finish_groups(group)
+        await self._announce(group)
+
+    async def _settle_together(self, group: Sequence[Settlement]) -> bool:
         try:
-            held = await self._patiently(ack_special(runs, [result for _, result in pairs]), runs)
-        except InvalidArgument as exc:
-            if len(pairs) > 1:
-                # One result that is refused should not cost the others their ack.
-                for pair in pairs:
-                    await self._ack_special([pair])
-                return
-            error = f"it was done, but its result cannot be stored: {exc}"
-            logger.error("rejected (%s): %s", error, runs[0])
-            await self._settle_others([(runs[0], calls.reject_message(runs[0].receipt, error))])
-            return
-        self._told(runs, held)
-        if finished := sorted({run.group[0] for run in runs if run.group is not None}):
-            # After the commit: of two that end at once, the later one sees both. What is missed here,
-            # because this process ends, maintain() makes up for.
-            await self._patiently(calls.finish_groups(finished), [])
-
-    async def _settle_others(self, others: list[tuple[Run, Call[bool]]]) -> None:
-        runs = [run for run, _ in others]
-        done = await self._together([call for _, call in others])
-        self._told(runs, {run.message_id for run, held in zip(runs, done, strict=True) if held})
-        await self._announce(run for run, call in others if call.function != "release_message")
-
-    async def _together(self, many: list[Call[bool]]) -> list[bool]:
-        """In one transaction, for the sake of one commit; each by itself where that fails."""
-        try:
-            async with self._client.transaction() as transaction:
-                return [await transaction._run(call) for call in many]
+            answers = await self._client.internals.run_together([each.call() for each in group])
         except ConnectionLost as exc:
-            # It may have been done, and some of them may be back here by now: not as what they were.
+            # The transaction may have committed before the connection broke. Then some messages may have been
+            # redelivered to this worker: from now on with another token, so that they are not settled here.
             self._in_doubt()
-            logger.debug("settled one by one: %s", exc)
+            logger.debug("settled statement by statement: %s", exc)
+            return False
         except Exception as exc:
-            logger.debug("settled one by one: %s", exc)
-        return [bool(await self._patiently(call, [])) for call in many]
+            logger.debug("settled statement by statement: %s", exc)
+            return False
+        for settlement, held in zip(group, answers, strict=True):
+            self._acknowledge(settlement, held)
+        return True
 
-    async def _announce(self, runs: Iterable[Run]) -> None:
-        """Who waits for the result of a task may hear that there will be none."""
-        by_queue = defaultdict(list)
-        for run in runs:
-            if run.task.result_seconds is not None:
-                by_queue[run.queue_name].append(run.message_id)
-        for queue_name, ids in by_queue.items():
-            await self._patiently(calls.announce_done(queue_name, ids), [])
+    async def _settle_alone(self, settlement: Settlement) -> None:
+        """In a statement of its own; in smaller parts where the statement is refused."""
+        try:
+            held = await self._patiently(settlement.call)
+        except Exception as exc:
+            if len(settlement.ended) > 1 and _may_concern_one_message(settlement, exc):
+                for half in settlement.halves():
+                    await self._settle_alone(half)
+            elif settlement.key.verdict == "ack_with_result" and isinstance(exc, InvalidArgument):
+                await self._reject_result(settlement, exc)
+            else:
+                # Other outcomes must be settled nevertheless. These messages come back when their leases end.
+                self._in_doubt()
+                logger.exception("%s failed for %s", settlement.key.verdict, settlement)
+                self._acknowledge(settlement, ())
+            return
+        self._acknowledge(settlement, held)
 
-    async def _patiently(self, call: Call[Any], runs: list[Run]) -> Any:
-        """Until the database has answered; nothing of it where the queue is gone."""
-        backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
+    async def _reject_result(self, settlement: Settlement, exc: InvalidArgument) -> None:
+        """The handler is done, and the database refuses to store what it returned."""
+        error = f"it was done, but its result cannot be stored: {exc}"
+        ((run, _),) = settlement.ended
+        logger.error("rejected (%s): %s", error, run)
+        rejected = Settlement(settlement.key._replace(verdict="reject"), [(run, Outcome.rejected(error))])
+        await self._settle_alone(rejected)
+        await self._announce([rejected])
+
+    async def _patiently(self, make_call: Callable[[], Call[T]]) -> T | tuple[()]:
+        """Run a call until the database has answered; nothing where the queue does not exist any more."""
+        call, backoff = make_call(), Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)
         while True:
             try:
-                return await self._client._run(call)
+                return await self._client.internals.run(call)
             except ConnectionLost as exc:
                 self._in_doubt()
                 logger.debug("%s: %s", call.function, exc)
@@ -201,18 +162,52 @@ class Settler:
                 logger.debug("%s: %s", call.function, exc)
             except QueueNotFound:
                 return ()
-            except InvalidArgument:
-                raise
-            except Exception:
-                # Whatever it is, others have to be told. These come back when their lease ends.
-                self._in_doubt()
-                logger.exception("%s failed for %s", call.function, ", ".join(map(str, runs)) or "some")
-                return ()
             await async_sleep(backoff.next())
 
-    def _told(self, runs: list[Run], held: Iterable[int]) -> None:
-        held = held if isinstance(held, set) else set(held)
+    def _acknowledge(self, settlement: Settlement, held: Iterable[int]) -> None:
+        """The database has answered. held: the messages that the token still held."""
+        held, runs = set(held), settlement.runs
         for run in runs:
             if run.message_id not in held and run.interruption is None:
                 logger.warning("the lease was lost before its end could be recorded: %s", run)
         self._settled(runs)
+
+    # After the commit
+
+    async def _finish_groups(self, group: Sequence[Settlement]) -> None:
+        """Finish groups of tasks that the acks may have completed.
+
+        After the commit: when two members end at once, the later call sees both. maintain() finishes groups
+        that are missed here because this process ends.
+        """
+        ids = {
+            run.group[0]
+            for settlement in group
+            if settlement.key.verdict == "ack_with_result"
+            for run in settlement.runs
+            if run.group is not None
+        }
+        if ids:
+            await self._inform(calls.finish_groups(sorted(ids)))
+
+    async def _announce(self, group: Sequence[Settlement]) -> None:
+        """Wake callers that wait for the result of a task: there may never be one."""
+        by_queue: defaultdict[str, list[int]] = defaultdict(list)
+        for settlement in group:
+            if settlement.key.verdict in ("retry", "reject"):
+                ids = [run.message_id for run in settlement.runs if run.task.result_seconds is not None]
+                by_queue[settlement.key.queue_name] += ids
+        for queue_name, ids in by_queue.items():
+            if ids:
+                await self._inform(calls.announce_done(queue_name, ids))
+
+    async def _inform(self, call: Call[Any]) -> None:
+        try:
+            await self._patiently(lambda: call)
+        except Exception:
+            logger.exception("%s failed", call.function)
+
+
+def _may_concern_one_message(settlement: Settlement, exc: Exception) -> bool:
+    """Whether a part of the settlement may succeed: one refused result must not cost the others their ack."""
+    return settlement.key.verdict != "ack" and not isinstance(exc, PermissionDenied | SchemaError)

@@ -1,4 +1,4 @@
-"""The event that a worker has started: waiting for it ends also where the worker never does."""
+"""The event that a worker has started. wait() raises where the worker ends before that."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Started(asyncio.Event):
         if failure is None or isinstance(failure, asyncio.CancelledError):
             failure = PenstockError("the worker was stopped before it had started")
         self._failure = failure
-        # Wakes all waiters: each of them finds the failure. The event itself stays unset.
+        # Wake all waiters, which find the failure. The event itself stays unset.
         self.set()
         self.clear()
 

@@ -12,9 +12,10 @@ __all__ = ["Stepped"]
 
 
 class Stepped:
-    """A coroutine that runs in the task that awaits it: a task for each would cost more than a short handler.
+    """A coroutine that runs in the asyncio task that awaits it.
 
-    suspended: told when it waits for something, with the run that it is of.
+    An asyncio task for each would cost more than a short handler. suspended: called with the run when the
+    coroutine waits for something.
     """
 
     __slots__ = ("_around", "_coroutine", "_run", "_suspended")

@@ -1,4 +1,4 @@
-"""Several workers side by side: each in a process of its own, started again where it dies."""
+"""Several workers side by side: each in a process of its own, which is started again if it dies."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ logger = logging.getLogger("penstock.worker")
 STEADY_SECONDS = 10.0
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
-# After SIGABRT, which lets it say where it hangs, SIGKILL.
+# Between SIGABRT, on which a worker writes where it hangs, and SIGKILL.
 ABORT_SECONDS = 3.0
 STEP_SECONDS = 0.1
 # How much longer than its own grace time a worker may take to end.
 OVERTIME_SECONDS = 10.0
-# Tells a worker whose it is, and how often it looks whether that one is there.
+# The environment variable with the process id of the supervisor.
 VARIABLE = "PENSTOCK_SUPERVISOR"
-# The exit code of a worker for which there is no use to start it again.
+# The exit code of a worker that would fail again if it were started again.
 MISCONFIGURED = 78
+# How often a worker checks that its supervisor is there.
 WATCH_SECONDS = 0.5
 
 
@@ -50,9 +51,9 @@ class Child:
 
 
 class Supervisor:
-    """Runs the same command so many times, with one process each.
+    """Runs the same command in `number` processes.
 
-    environ: what each of them gets besides, as what must not stand on a command line.
+    environ: variables that each of them gets besides, as secrets that must not be on a command line.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Supervisor:
         self._failed = False
 
     def run(self) -> int:
-        """Until a signal; the exit code."""
+        """Run the workers until a signal. Returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         while not self._signals and not self._failed:
@@ -88,14 +89,14 @@ class Supervisor:
         return 0 if self._end() and not self._failed else 1
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        # Passed on by the loop: here a child may be in the middle of its start.
+        # The loop passes the signal on: here a child may be in the middle of its start.
         self._signals += 1
 
     def _look_after(self, child: Child) -> None:
         if child.process is not None:
             code = child.process.poll()
             if code is None:
-                self._look_whether_it_hangs(child)
+                self._end_if_it_hangs(child)
                 return
             if code == MISCONFIGURED:
                 logger.error("worker %d cannot work: stopping", child.process.pid)
@@ -113,7 +114,7 @@ class Supervisor:
         if child.line is not None:
             child.line.close()
         child.line, child.kill_at = Line(), None
-        # In a session of their own: Ctrl-C reaches them through here alone.
+        # In a session of its own: Ctrl-C reaches a worker through the supervisor only.
         try:
             child.process = subprocess.Popen(
                 self._argv,
@@ -122,7 +123,7 @@ class Supervisor:
                 pass_fds=(child.line.number,),
             )
         except OSError as exc:
-            # No memory, or too many processes: the others go on.
+            # No memory, or too many processes: the other workers go on.
             pause = child.backoff.next()
             logger.error("a worker cannot be started: %s; again in %.1f s", exc, pause)
             child.start_at = time.monotonic() + pause
@@ -130,8 +131,8 @@ class Supervisor:
         child.line.begin()
         child.started_at = time.monotonic()
 
-    def _look_whether_it_hangs(self, child: Child) -> None:
-        """What a worker held that hung for the time of a lease runs elsewhere: it is of no use any more."""
+    def _end_if_it_hangs(self, child: Child) -> None:
+        """End a worker that hangs for longer than a lease: its tasks run elsewhere by then."""
         assert child.process is not None
         assert child.line is not None
         child.line.listen()
@@ -144,32 +145,32 @@ class Supervisor:
             child.kill_at = time.monotonic() + ABORT_SECONDS
 
     def _report(self) -> None:
-        """Live while none of them hangs, ready when all are."""
+        """Report: live while no worker hangs, ready when all are ready."""
         self._health.beat()
         hanging, waiting = [], []
         for child in self._children:
             if child.process is None or child.line is None:
                 waiting.append("one is started again")
                 continue
-            told = f"worker {child.process.pid}: {child.line.text}"
+            report = f"worker {child.process.pid}: {child.line.text}"
             if child.line.hangs_for:
-                hanging.append(told)
+                hanging.append(report)
             if not child.line.is_ready:
-                waiting.append(told)
+                waiting.append(report)
         ready = f"{len(self._children) - len(waiting)} of {len(self._children)} workers are ready"
         self._health.set_hanging("; ".join(hanging))
         self._health.set_ready(not waiting, "; ".join([ready, *waiting]))
 
     def _end(self) -> bool:
-        """Tell all of them to end, as often as this one is told; whether they did so in order."""
+        """Pass each signal on to all workers; whether all of them ended in order."""
         deadline = time.monotonic() + self._grace + OVERTIME_SECONDS
         processes = [child.process for child in self._children if child.process is not None]
-        told = 0
+        sent = 0
         while time.monotonic() < deadline and any(process.poll() is None for process in processes):
-            if told < max(1, self._signals):
-                told += 1
+            if sent < max(1, self._signals):
+                sent += 1
                 for process in processes:
-                    process.send_signal(signal.SIGTERM if told == 1 else signal.SIGQUIT)
+                    process.send_signal(signal.SIGTERM if sent == 1 else signal.SIGQUIT)
             self._health.beat()
             for child in self._children:
                 if child.line is not None:
@@ -179,7 +180,7 @@ class Supervisor:
             if process.poll() is None:
                 logger.error("worker %d did not end in time, and is killed", process.pid)
                 process.kill()
-        # By SIGTERM itself end those that had not even begun.
+        # SIGTERM itself ends a worker that had not set its signal handlers yet.
         return all(process.wait() in {0, -signal.SIGTERM} for process in processes)
 
 
@@ -189,7 +190,7 @@ def is_supervised() -> bool:
 
 
 def watch_parent(stop: Callable[[], None]) -> None:
-    """Stop when the supervisor is gone, however it ended."""
+    """Stop when the supervisor has ended, however it did."""
     parent = os.environ.get(VARIABLE)
     if parent is None:
         return

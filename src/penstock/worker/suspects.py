@@ -1,4 +1,4 @@
-"""Suspects: messages whose last delivery was lost with its worker. One of them may be what killed it."""
+"""Suspects: messages whose last delivery was lost with its worker. One of them may have killed the worker."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ __all__ = ["Suspects"]
 
 # After one lost delivery such messages take this share of the slots; after more, one runs at a time.
 SHARE = 4
-# While a message runs that was lost more than once, nothing else begins beside it, for this long.
+# While a message runs that was lost more than once, no other run begins, for this long.
 ALONE_SECONDS = 10.0
 
 
 class Suspects:
     """Keeps suspects apart, so that the one that kills the worker takes few others with it.
 
-    Of those that are lost together, the innocent ones run in ever smaller company, and end. The culprit is
-    lost again each time, until it is given up.
+    Messages that are lost together run in ever smaller groups. The harmless ones end. The one that kills the
+    worker is lost again each time, until the worker gives it up.
     """
 
     def __init__(self) -> None:
         self._held: dict[Run, float] = {}
-        # Till then others have their turn: for as long as one ran alone.
+        # Until then other runs have their turn: for as long as a suspect ran alone.
         self._rest_until = 0.0
 
     def room(self, slots: int) -> int:
@@ -34,7 +34,7 @@ class Suspects:
         return max(0, max(1, slots // SHARE) - len(self._held))
 
     def accept(self, run: Run, slots: int) -> bool:
-        """Whether a suspect may run now; it counts as running then."""
+        """Whether a suspect may run now. If so, it counts as running."""
         room = self.room(slots)
         if room == 0 or (_is_grave(run) and (self._held or now() < self._rest_until)):
             return False
@@ -43,7 +43,7 @@ class Suspects:
 
     @property
     def alone_for(self) -> float:
-        """For how many seconds nothing else may begin, because of one that was lost more than once."""
+        """For how many seconds no other run may begin, because of one that was lost more than once."""
         self._forget_ended()
         since = [at for run, at in self._held.items() if _is_grave(run)]
         return max(0.0, since[0] + ALONE_SECONDS - now()) if since else 0.0

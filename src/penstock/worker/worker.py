@@ -1,4 +1,4 @@
-"""The worker: its parts, and how they start, drain and end."""
+"""The worker: how it starts, drains and ends."""
 
 from __future__ import annotations
 
@@ -17,19 +17,11 @@ from penstock.backoff import Backoff
 from penstock.concurrency import async_sleep, now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, PenstockError
 from penstock.health import Health
-from penstock.middleware.logging import LoggingMiddleware
 from penstock.tasks.app import App
 from penstock.values import Duration, interval
 
 from .contact import Contact
-from .executor import Executor
-from .fetcher import Fetcher
-from .leases import Leases
-from .maintainer import Maintainer
-from .registry import Registry
-from .run import Run
-from .scheduler import Scheduler
-from .settler import Settler
+from .parts import Options, Parts
 from .started import Started
 from .supervisor import is_supervised
 
@@ -39,23 +31,23 @@ logger = logging.getLogger("penstock.worker")
 
 CONCURRENCY = 100
 LEASE_SECONDS = 30
-# What the schema takes.
+# The longest that the schema accepts.
 LONGEST_LEASE_SECONDS = 2_592_000
 GRACE_SECONDS = 30
-# Connections for settling, schedules, the registry and handlers' transactions; claims have one of their own.
+# Connections for settling, schedules and the registry. Claims have a connection of their own.
 MOST_CONNECTIONS = 10
-# What is left to tell the database when a worker ends in a hurry.
+# Time for the last statements of a worker that ends in a hurry.
 LAST_WORDS_SECONDS = 3.0
-# However short the lease is, the server has so long to answer a claim or a pulse.
+# The server has at least so long to answer a claim or a pulse, however short the lease is.
 SHORTEST_CLAIM_TIMEOUT = 5.0
-# How long a claim that is under way may take to come to its end.
+# How long a claim that is under way may take when the worker stops.
 CLAIM_SECONDS = 1.0
 CANCEL_SECONDS = 0.5
 # How often the loop shows that it turns.
 BEAT_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
-# The last one aborts at once.
+# SIGQUIT aborts at once.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
 Stopping = Literal["drain", "abort"]
@@ -63,16 +55,17 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs the tasks of an app until it is told to stop.
+    """Runs the tasks of an app until stop().
 
     `async with penstock.Worker(app):` runs it beside the block. It has started when the block begins, and an
     error of the start is raised there. At the end of the block it drains and stops. If the worker fails
     meanwhile, the block is cancelled, and the error of the worker is raised in its place.
 
     queues: those to work for; all of the app's, unless given. concurrency: async handlers at once. threads,
-    processes: handlers of these kinds at once. lease: for how long a task is this worker's without a sign of
+    processes: handlers of these kinds at once. lease: for how long a worker keeps its tasks without a sign of
     life; when a worker is lost, its tasks run elsewhere after that. grace: how long handlers have to end
-    when it stops. health: told how it is; see penstock.health.reporting().
+    when the worker stops. health: where the worker reports whether it is ready; see
+    penstock.health.reporting().
     """
 
     def __init__(
@@ -89,23 +82,24 @@ class Worker:
     ) -> None:
         cores = os.cpu_count() or 1
         self._app = app
-        self._queue_names = _chosen(app, queues)
-        self._concurrency = _count("concurrency", concurrency)
-        self._threads = _count("threads", 4 * cores if threads is None else threads)
-        self._processes = _count("processes", cores if processes is None else processes)
-        self._lease = interval("lease", lease, LONGEST_LEASE_SECONDS)
-        if self._lease < 1:
+        self._options = Options(
+            _chosen(app, queues),
+            _count("concurrency", concurrency),
+            _count("threads", 4 * cores if threads is None else threads),
+            _count("processes", cores if processes is None else processes),
+            interval("lease", lease, LONGEST_LEASE_SECONDS),
+            interval("grace", grace),
+        )
+        if self._options.lease < 1:
             raise InvalidArgument(f"lease must be at least 1 second, not {lease!r}")
-        self._grace = interval("grace", grace)
         self._health = Health() if health is None else health
         self._contact: Contact | None = None
         self._stop = asyncio.Event()
         self._stopping: Stopping | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._executor: Executor | None = None
         self._silent_at: float | None = None
         self._running: asyncio.Task[None] | None = None
-        # The task whose block runs beside this worker; cancelled where the worker fails.
+        # The asyncio task whose block runs beside this worker. It is cancelled if the worker fails.
         self._body: asyncio.Task[Any] | None = None
         self._has_cancelled = False
         self.started = Started()
@@ -139,7 +133,7 @@ class Worker:
         await self._finish(running)
 
     async def _finish(self, running: asyncio.Task[None]) -> None:
-        """Drain and stop, and raise the error of the worker. To cancel the caller meanwhile aborts it."""
+        """Drain and stop, and raise the error of the worker. If the caller is cancelled meanwhile, abort."""
         if self._stopping is None:
             self.stop()
         try:
@@ -151,7 +145,7 @@ class Worker:
         running.result()
 
     def _ended(self, running: asyncio.Task[None]) -> None:
-        """End the block, too, where run() has failed."""
+        """End the block, too, if run() has failed."""
         if self._body is not None and not running.cancelled() and running.exception() is not None:
             self._has_cancelled = True
             self._body.cancel()
@@ -159,7 +153,7 @@ class Worker:
     # From outside
 
     def stop(self) -> None:
-        """Drain: claim nothing more, end what runs. The second time: abort. In the loop of run()."""
+        """Drain: claim nothing more, let runs end. The second time: abort. Call it in the loop of run()."""
         self._stopping = "drain" if self._stopping is None else "abort"
         self._stop.set()
         self._health.set_stopping()
@@ -177,7 +171,7 @@ class Worker:
         try:
             return loop.run_until_complete(self._run_with_signals())
         finally:
-            # Not as asyncio.run() does: what cannot be cancelled must not keep the process.
+            # Not as asyncio.run() does: a task that cannot be cancelled must not keep the process.
             if left := asyncio.all_tasks(loop):
                 for task in left:
                     task.cancel()
@@ -202,9 +196,11 @@ class Worker:
         if number == signal.SIGQUIT:
             self._stopping = self._stopping or "drain"
         elif self._stopping is not None and is_supervised():
-            return  # to all processes, and once more from the supervisor, which says SIGQUIT to abort
+            return  # the second SIGTERM: the supervisor repeats it, and sends SIGQUIT to abort
         if self._stopping is None:
-            logger.info("%s: ending what runs, for %g seconds at most; again to abort", name, self._grace)
+            logger.info(
+                "%s: ending what runs, for %g seconds at most; again to abort", name, self._options.grace
+            )
         else:
             logger.warning("%s: aborting", name)
         self.stop()
@@ -228,39 +224,41 @@ class Worker:
         claims = self._app.new_async_client(
             max_connections=1, maintain=False, call_timeout=self._claims_timeout()
         )
-        claims._settings = (calls.SET_ASYNCHRONOUS,)
-        claims._silence_log = client._silence_log
-        client._be_quiet()
+        claims.internals.set_on_connections(calls.SET_ASYNCHRONOUS)
+        claims.internals.share_silence_log(client.internals.silence_log)
+        client.internals.be_quiet()
         beating = self._loop_of(self._beat(), "health")
         try:
             if await self._begin(client, claims):
                 await self._work(client, claims)
         finally:
             await self._in_time(claims.close(), client.close())
-            # What hangs in the network still has a connection.
-            claims._abandon()
-            client._abandon()
+            # A call that hangs in the network still has a connection.
+            claims.internals.abandon()
+            client.internals.abandon()
             beating.cancel()
 
     def _claims_timeout(self) -> float | None:
         """How long the server may be silent over a claim or a pulse: two pulses have to fit into a lease."""
         timeout = self._app.clients.call_timeout
-        return None if timeout is None else min(timeout, max(SHORTEST_CLAIM_TIMEOUT, self._lease / 3))
+        return None if timeout is None else min(timeout, max(SHORTEST_CLAIM_TIMEOUT, self._options.lease / 3))
 
     async def _beat(self) -> None:
         while True:
             self._health.beat()
-            self._tell_health()
+            self._report_health()
             await async_sleep(BEAT_SECONDS)
 
-    def _tell_health(self) -> None:
-        """Ready while it works and the database answers."""
+    def _report_health(self) -> None:
+        """The worker is ready while it works and the database answers."""
         if self._contact is not None:
             trouble = self._contact.trouble
-            self._health.set_ready(not trouble, trouble or f"working on {', '.join(self._queue_names)}")
+            self._health.set_ready(
+                not trouble, trouble or f"working on {', '.join(self._options.queue_names)}"
+            )
 
     async def _begin(self, client: AsyncClient, claims: AsyncClient) -> bool:
-        """Connect and declare the queues, as long as that takes; whether there is a worker then."""
+        """Connect and declare the queues, however long that takes; False if the worker is stopped before."""
         beginning = self._loop_of(self._connect(client, claims), "beginning")
         stop = asyncio.ensure_future(self._stop.wait())
         try:
@@ -271,18 +269,18 @@ class Worker:
             await self._end(beginning)
 
     async def _connect(self, client: AsyncClient, claims: AsyncClient) -> bool:
-        backoff, is_told = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), False
+        backoff, is_logged = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), False
         while not self._stop.is_set():
             try:
                 await client.open()
                 await claims.open()
                 await self._declare(client)
-                # A role that may not consume may not ask this either: the start fails, not the first claim.
-                await claims.channel(self._queue_names[0])
+                # A role that may not consume may not ask for the channel: so the start fails already.
+                await claims.channel(self._options.queue_names[0])
             except (DatabaseUnavailable, ConnectionLost) as exc:
-                if not is_told:
+                if not is_logged:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
-                is_told = True
+                is_logged = True
                 self._health.set_ready(False, f"the database cannot be reached: {exc}")
             else:
                 return True
@@ -290,87 +288,55 @@ class Worker:
         return False
 
     async def _declare(self, client: AsyncClient) -> None:
-        for name in self._queue_names:
+        for name in self._options.queue_names:
             needs = self._app.needs(name)
             self._app.declared.forget(needs)
             await AsyncEnqueuing(client, self._app.declared).declare(needs)
 
     async def _work(self, client: AsyncClient, claims: AsyncClient) -> None:
-        app = self._app
-        leases = Leases(claims, self._lease)
-        settler = Settler(client, self._settled, leases.renew_token)
-        self._executor = executor = Executor(
-            app,
-            settler,
-            concurrency=self._concurrency,
-            threads=self._threads,
-            processes=self._processes,
-            logs=not any(isinstance(middleware, LoggingMiddleware) for middleware in app.middleware),
-        )
-        leases.executor = executor
-        self._contact = contact = Contact(claims)
-        fetcher = Fetcher(
-            app=app,
+        parts = Parts.make(
+            self._app,
+            self._options,
             client=client,
             claims=claims,
-            executor=executor,
-            settler=settler,
-            leases=leases,
-            contact=contact,
-            queue_names=self._queue_names,
             declare=lambda: self._declare(client),
+            slot_freed=self._slot_freed,
         )
-        self._fetcher = fetcher
-        executor.on_room = self._on_room
-        executor.on_settled = self._settled
-        settler.on_delay = fetcher.come_back
-        registry = Registry(app, client, executor, leases, self._queue_names)
-        maintainer = Maintainer(client, leases)
-        fetcher.on_claimed = maintainer.claimed
-        fetching = self._loop_of(fetcher.run(), "fetcher")
-        loops = [
-            fetching,
-            self._loop_of(settler.run(), "settler"),
-            self._loop_of(leases.run(), "leases"),
-            self._loop_of(contact.run(), "contact"),
-            self._loop_of(registry.run(), "registry"),
-            self._loop_of(maintainer.run(), "maintainer"),
-        ]
-        if app.schedules:
-            periodics = [p for p in app.schedules.values() if p.queue_name in self._queue_names]
-            loops.append(self._loop_of(Scheduler(client, periodics).run(), "scheduler"))
-        logger.info(
-            "working on %s: %s, %d at once",
-            ", ".join(self._queue_names),
-            "1 task" if len(app.tasks) == 1 else f"{len(app.tasks)} tasks",
-            self._concurrency,
-        )
+        self._contact = parts.contact
+        fetching = self._loop_of(parts.fetcher.run(), "fetcher")
+        loops = [fetching, *(self._loop_of(loop, name) for name, loop in parts.loops().items())]
+        self._log_start()
         self.started.set()
-        self._tell_health()
+        self._report_health()
         try:
             await self._until_stopped(loops)
-            registry.stopping = True
-            fetcher.stop()
-            await asyncio.wait({fetching}, timeout=CLAIM_SECONDS)
-            if not fetching.done():
-                fetching.cancel()
-                # What it may have claimed belongs to nobody here: it must not be kept alive by our token.
-                leases.renew_token()
-            await self._drain(executor, settler)
+            parts.registry.stopping = True
+            await self._stop_fetching(parts, fetching)
+            await self._drain(parts)
             logger.info("stopped")
         finally:
             await asyncio.gather(*map(self._end, loops))
-            await self._in_time(maintainer.run_once(), executor.close(), registry.forget())
+            await self._in_time(parts.maintainer.run_once(), parts.executor.close(), parts.registry.forget())
 
-    def _settled(self, runs: list[Run]) -> None:
-        """The database knows what became of these."""
-        assert self._executor is not None
-        self._executor.forget(runs)
-        for queue_name in {run.queue_name for run in runs}:
-            self._fetcher.permits_returned(queue_name)
+    def _log_start(self) -> None:
+        tasks = len(self._app.tasks)
+        logger.info(
+            "working on %s: %s, %d at once",
+            ", ".join(self._options.queue_names),
+            "1 task" if tasks == 1 else f"{tasks} tasks",
+            self._options.concurrency,
+        )
+
+    async def _stop_fetching(self, parts: Parts, fetching: asyncio.Task[None]) -> None:
+        parts.fetcher.stop()
+        await asyncio.wait({fetching}, timeout=CLAIM_SECONDS)
+        if not fetching.done():
+            fetching.cancel()
+            # This worker never receives what the claim may have claimed: no pulse may extend those leases.
+            parts.leases.renew_token()
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
-        """Wait for stop(); a part that fails ends the worker with its error."""
+        """Wait for stop(). A part that fails ends the worker with its error."""
         stop = asyncio.ensure_future(self._stop.wait())
         try:
             done, _ = await asyncio.wait({stop, *loops}, return_when=asyncio.FIRST_COMPLETED)
@@ -379,35 +345,35 @@ class Worker:
         finally:
             stop.cancel()
 
-    async def _drain(self, executor: Executor, settler: Settler) -> None:
-        """Give back what never began, wait for what runs, and tell the database of all of it."""
+    async def _drain(self, parts: Parts) -> None:
+        """Release runs that never began, wait for those that run, and settle all of them."""
+        held, executor = parts.held, parts.executor
         executor.release_waiting()
-        deadline = now() + self._grace
-        while executor.running and self._stopping != "abort" and now() < deadline:
+        deadline = now() + self._options.grace
+        while held.running and self._stopping != "abort" and now() < deadline:
             await self._a_moment(deadline - now())
-        if executor.running:
-            logger.warning("%d tasks did not end in time, and are given back", len(executor.running))
+        if held.running:
+            logger.warning("%d tasks did not end in time, and are given back", len(held.running))
             executor.interrupt_all()
             deadline = now() + LAST_WORDS_SECONDS
-            while executor.running and now() < deadline:
+            while held.running and now() < deadline:
                 await self._a_moment(deadline - now())
             executor.give_up()
-        if not await settler.drained(self._last_words()):
+        if not await parts.settler.drained(self._last_words()):
             logger.warning("the end of some tasks could not be recorded: they will run again")
 
     async def _a_moment(self, patience: float) -> None:
-        """Until a task ends, or stop() is called again."""
+        """Wait until a run ends, or stop() is called again."""
         self._stop.clear()
         await _unless(self._stop, patience)
 
-    def _on_room(self) -> None:
-        """A task has ended."""
-        self._fetcher.wake()
+    def _slot_freed(self) -> None:
+        """A run has ended: _drain() looks again."""
         if self._stopping is not None:
             self._stop.set()
 
     async def _in_time(self, *steps: Coroutine[Any, Any, Any]) -> None:
-        """Side by side, and not for ever: a network that hangs must not keep the process."""
+        """Run steps side by side, with a limit: a network that hangs must not keep the process."""
         tasks = [asyncio.ensure_future(step) for step in steps]
         _, late = await asyncio.wait(tasks, timeout=self._last_words())
         for task in late:
@@ -419,7 +385,7 @@ class Worker:
                 logger.debug("at the end: %s", exc)
 
     def _last_words(self) -> float:
-        """How long the next step of the end may take: all together have a limit."""
+        """How long the next step of the end may take: all steps together have a limit."""
         if self._silent_at is None:
             self._silent_at = now() + LAST_WORDS_SECONDS
         return max(0.3, self._silent_at - now())
@@ -428,14 +394,14 @@ class Worker:
         return asyncio.get_running_loop().create_task(coroutine, name=f"penstock {name}")
 
     async def _end(self, loop: asyncio.Task[Any]) -> None:
-        """Cancel one of the loops; one that hangs in the network is left behind."""
+        """Cancel a loop. One that hangs in the network is left behind."""
         if not loop.done():
             loop.cancel()
             await asyncio.wait({loop}, timeout=self._last_words())
 
 
 async def _unless(stop: asyncio.Event, pause: float) -> None:
-    """Wait a while, or until it is time to stop."""
+    """Wait for so many seconds, or until the event is set."""
     waiting = asyncio.ensure_future(stop.wait())
     await asyncio.wait({waiting}, timeout=pause)
     waiting.cancel()

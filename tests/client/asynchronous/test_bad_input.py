@@ -114,6 +114,9 @@ async def test_of_a_receipt(field: str, value: Any) -> None:
         lambda: client.reject(receipt),
         lambda: client.extend(receipt, 1),
         lambda: client.ack_many([receipt]),
+        lambda: client.nack_many([receipt]),
+        lambda: client.release_many([receipt]),
+        lambda: client.reject_many([receipt]),
         lambda: client.extend_many([receipt], 1),
     ]
     complaints = [await complaint(attempt, field, Bad(value, repr(value))) for attempt in attempts]

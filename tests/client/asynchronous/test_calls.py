@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from psycopg.conninfo import make_conninfo
 
 from penstock import (
     HIGH,
@@ -16,9 +14,8 @@ from penstock import (
     URGENT,
     AsyncClient,
     AsyncMessage,
-    ClientClosed,
-    DatabaseUnavailable,
     ErrorEntry,
+    InvalidArgument,
     LeaseLost,
     MaintenanceResult,
     NotFound,
@@ -28,8 +25,7 @@ from penstock import (
     TopicNotFound,
     schema,
 )
-from tests.client.both import AsyncRunning, async_until
-from tests.client.conftest import Activity, Clock
+from tests.client.conftest import Clock
 from tests.sql.engine import Engine, Row, fingerprint
 
 RENAMED = {"vt": "leased_until"}
@@ -419,6 +415,62 @@ async def test_nack(client: AsyncClient, engine18: Engine) -> None:
         await message.nack()
 
 
+async def test_nack_release_and_reject_many(client: AsyncClient, engine18: Engine) -> None:
+    for queue in ("a", "b"):
+        await client.create_queue(queue, max_delivery_attempts=5)
+        await client.send_many(queue, range(6))
+    first, second = await client.consume_batch("a"), await client.consume_batch("b")
+    await first[0].ack()
+
+    def mixed(start: int) -> list[AsyncMessage[Any] | Receipt]:
+        return [first[0], first[start], second[start - 1], first[start + 1].receipt]
+
+    for settle in (client.nack_many, client.release_many, client.reject_many):
+        assert await settle([]) == []
+    delayed = await client.nack_many(mixed(1), delay=60, error="failed \0", max_attempts=4)
+    released = await client.release_many(iter(mixed(3)))
+    rejected = await client.reject_many([first[0], first[5], second[5].receipt], error="no such customer")
+    assert delayed == released == rejected == [first[0].receipt]
+    states = ["done", "scheduled", "scheduled", "ready", "ready", "dead"]
+    assert [engine18.state("a", message.id) for message in first] == states
+    states = ["scheduled", "active", "ready", "active", "active", "dead"]
+    assert [engine18.state("b", message.id) for message in second] == states
+    row = engine18.message("a", first[1].id)
+    assert (row.last_error, row.delivery_attempts) == ("failed \ufffd", 1)
+    assert row.due_at - await client.clock() > timedelta(seconds=50)
+    assert engine18.message("a", first[3].id).delivery_attempts == 0
+    row = engine18.message("b", second[5].id)
+    assert (row.reason, row.last_error) == ("failed", "no such customer")
+    assert [message.is_lost for message in first] == [True] + [False] * 5
+
+
+async def test_many_by_the_rules_of_the_queue(client: AsyncClient, engine18: Engine) -> None:
+    """Without a delay retry_delays count; max_attempts counts in place of the queue's limit."""
+    await client.create_queue("q", retry_delays=[0, 100])
+    await client.send_many("q", range(3))
+    claimed = await client.consume_batch("q")
+    assert await client.nack_many(claimed[:2]) == []
+    assert await client.nack_many([claimed[2]], max_attempts=1) == []
+    assert [engine18.state("q", message.id) for message in claimed] == ["ready", "ready", "dead"]
+    again = await client.consume_batch("q")
+    twice: list[AsyncMessage[Any] | Receipt] = [again[0], again[0].receipt, again[1]]
+    assert await client.nack_many(twice) == [again[0].receipt]
+    assert {engine18.state("q", message.id) for message in again} == {"scheduled"}
+    assert again[1].is_lost is False
+
+
+async def test_a_refused_argument_settles_none_of_many(client: AsyncClient, engine18: Engine) -> None:
+    for queue in ("a", "b"):
+        await client.create_queue(queue)
+        await client.send(queue, 1)
+    claimed = [*await client.consume_batch("a"), *await client.consume_batch("b")]
+    with pytest.raises(InvalidArgument, match="delay"):
+        await client.nack_many(claimed, delay=-1)
+    with pytest.raises(InvalidArgument, match="result"):
+        await client.ack_many(claimed, results=[1, float("nan")])
+    assert [engine18.state(m.queue_name, m.id) for m in claimed] == ["active", "active"]
+
+
 async def test_release_and_reject(client: AsyncClient, engine18: Engine) -> None:
     await client.create_queue("q")
     message_id = await client.send("q", 1)
@@ -630,68 +682,3 @@ async def test_the_rest(client: AsyncClient, engine18: Engine) -> None:
     assert vars(engine18.row("schema_version")) == {
         field.name: getattr(version, field.name) for field in dataclasses.fields(version)
     }
-
-
-# The client itself
-
-
-async def test_a_closed_client_says_so(database18: str) -> None:
-    client = AsyncClient(database18)
-    await client.create_queue("q")
-    await client.close()
-    await client.close()
-    for attempt in (client.open, client.list_queues):
-        with pytest.raises(ClientClosed):
-            await attempt()
-    with pytest.raises(ClientClosed):
-        async with client.transaction():
-            pass
-    begun = time.monotonic()
-    with pytest.raises(ClientClosed):
-        async for _ in client.consume("q", wait=10):
-            pass
-    assert time.monotonic() - begun < 5, "there is nothing to wait for"
-
-
-async def test_it_connects_at_the_first_call(database18: str) -> None:
-    client = AsyncClient(database18)
-    assert await client.list_queues() == []
-    await client.close()
-
-
-async def test_no_connection_is_left(database18: str, activity18: Activity) -> None:
-    # By a name of their own: connections that another test gave up may still be on their way.
-    dsn = make_conninfo(database18, application_name="counted")
-    async with AsyncClient(dsn) as client:
-        await client.list_queues()
-        assert activity18.count(name="counted") == 1
-        async with AsyncClient(dsn) as another:
-            await another.list_queues()
-            assert activity18.count(name="counted") == 2
-        await async_until(lambda: activity18.count(name="counted") == 1)
-    await async_until(lambda: activity18.count(name="counted") == 0)
-
-
-async def test_so_many_connections_and_no_more(database18: str) -> None:
-    async with AsyncClient(database18, max_connections=1, connection_timeout=0.1) as client:
-        async with client.transaction() as transaction:
-            assert await transaction.list_queues() == []
-            with pytest.raises(DatabaseUnavailable, match="all 1 connections") as caught:
-                await client.list_queues()
-        assert "max_connections" in (caught.value.hint or "")
-        assert await client.list_queues() == []
-
-
-async def test_who_waits_gets_the_connection_that_comes_back(database18: str) -> None:
-    async with AsyncClient(database18, max_connections=1) as client:
-        async with client.transaction() as transaction:
-            waiting = AsyncRunning(client.list_queues)
-            await transaction.create_queue("q")
-            assert not waiting.is_done()
-        assert [queue.name for queue in await waiting.result()] == ["q"]
-
-
-def test_a_client_tells_where_it_leads_without_the_password() -> None:
-    client = AsyncClient("postgresql://me:secret@example.org/db")
-    assert "example.org" in repr(client)
-    assert "secret" not in repr(client)

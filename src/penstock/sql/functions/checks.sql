@@ -169,3 +169,150 @@ create or replace function penstock._bad_cursor(after text) returns void
 language sql
 as $$ select penstock._invalid(format('after must be the cursor of a row that was listed before, not "%s"', after)) $$;
 comment on function penstock._bad_cursor(text) is 'Raises the error for a cursor that no listing has returned.';
+
+create or replace function penstock._check_consume(consumer_token text, vt_seconds int, batch_size int) returns void
+language plpgsql
+as $$
+begin
+    perform penstock._require_read_committed('consume');
+    perform penstock._check_range('batch_size', batch_size, 1, 10000);
+    if vt_seconds is not null then
+        perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
+    end if;
+    if consumer_token = '' then
+        perform penstock._invalid('consumer_token must not be empty', 'null lets the server make one.');
+    end if;
+end
+$$;
+comment on function penstock._check_consume(text, int, int) is 'Says what is wrong with the arguments of a consume.';
+
+create or replace function penstock._check_settle(message_ids bigint[], tokens text[], delays int[], errors text[], limits int[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    n int := cardinality(message_ids);
+    wrong record;
+begin
+    if n > 1 or array_ndims(message_ids) > 1 then
+        perform penstock._check_list('message_ids', message_ids);
+        perform penstock._check_list('tokens', tokens);
+        perform penstock._check_list('delays', delays);
+        perform penstock._check_list('errors', errors);
+        perform penstock._check_list('max_attempts', limits);
+    end if;
+    if n is null or tokens is null or cardinality(tokens) <> n then
+        perform penstock._invalid(
+            format('there must be a token for each message: %s ids, %s tokens', coalesce(n::text, 'null'), coalesce(cardinality(tokens)::text, 'null'))
+        );
+    end if;
+    select l.name, l.length into wrong
+    from (values ('delays', cardinality(delays)), ('errors', cardinality(errors)), ('max_attempts', cardinality(limits))) l(name, length)
+    where l.length <> n limit 1;
+    if found then
+        perform penstock._invalid(format('%s has %s elements for %s messages', wrong.name, wrong.length, n));
+    end if;
+    if delays is not null then
+        perform penstock._check_range('delay_seconds', d.delay, 0, 31536000) from unnest(delays) d(delay) where d.delay not between 0 and 31536000;
+    end if;
+    if limits is not null then
+        perform penstock._check_range('max_attempts', l.most, 1, 1000000) from unnest(limits) l(most) where l.most not between 1 and 1000000;
+    end if;
+end
+$$;
+comment on function penstock._check_settle is 'Refuses lists of different lengths, and values that cannot be.';
+
+create or replace function penstock._check_lists(
+    n int, payloads jsonb[], bodies bytea[], deliver_afters timestamptz[], priorities int[], tenants text[], headers_list jsonb[],
+    ttls int[], dedup_keys text[]
+) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    wrong record;
+begin
+    select l.name, l.length into wrong
+    from (values
+        ('payloads', cardinality(payloads)), ('bodies', cardinality(bodies)), ('deliver_afters', cardinality(deliver_afters)),
+        ('priorities', cardinality(priorities)), ('tenants', cardinality(tenants)), ('headers_list', cardinality(headers_list)),
+        ('ttls', cardinality(ttls)), ('dedup_keys', cardinality(dedup_keys))
+    ) l(name, length)
+    where l.length <> n limit 1;
+    if found then
+        perform penstock._invalid(format('%s has %s elements for %s messages', wrong.name, wrong.length, n));
+    end if;
+    select m.n, m.priority, m.tenant, m.due_at, m.ttl, m.key into wrong
+    from unnest(priorities, tenants, deliver_afters, ttls, dedup_keys) with ordinality m(priority, tenant, due_at, ttl, key, n)
+    where m.priority not between 0 and 3 or char_length(m.tenant) not between 1 and 255 or not isfinite(m.due_at) or m.ttl < 1
+        or char_length(m.key) not between 1 and 500
+    limit 1;
+    if found then
+        perform penstock._invalid(format(
+            'message %s has an option that cannot be: priority %s (0 to 3), tenant "%s" (1 to 255 characters), deliver after %s (finite), ttl %s (at least 1), dedup key "%s" (1 to 500 characters)',
+            wrong.n, wrong.priority, left(wrong.tenant, 300), wrong.due_at, wrong.ttl, left(wrong.key, 600)
+        ));
+    end if;
+    perform penstock._check_headers(h.headers)
+    from unnest(headers_list) h(headers)
+    where h.headers is not null and not (jsonb_typeof(h.headers) = 'object' and pg_column_size(array[h.headers]) <= 1000);
+    select m.n, m.body is null as neither into wrong
+    from unnest(payloads, bodies) with ordinality m(payload, body, n)
+    where (m.payload is null) = (m.body is null) limit 1;
+    if found then
+        perform penstock._invalid(
+            format('message %s has %s', wrong.n, case when wrong.neither then 'neither payload nor body' else 'both payload and body' end),
+            'Give JSON as payload, or bytes as body. JSON null is written ''null''::jsonb.'
+        );
+    end if;
+end
+$$;
+comment on function penstock._check_lists(int, jsonb[], bytea[], timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Refuses batches whose lists have different lengths, or hold a value that cannot be.';
+
+create or replace function penstock._check_settings(q penstock.queues) returns void
+language plpgsql
+as $$
+begin
+    perform penstock._check_range('max_delivery_attempts', q.max_delivery_attempts, 0, 1000000);
+    perform penstock._check_range('visibility_timeout_seconds', q.visibility_timeout_seconds, 0, 2592000);
+    if q.visibility_backoff is null or not q.visibility_backoff between 1 and 100 then
+        perform penstock._invalid(format('visibility_backoff must be between 1 and 100, not %s', coalesce(q.visibility_backoff::text, 'null')));
+    end if;
+    if q.retry_delays is null or cardinality(q.retry_delays) not between 1 and 1000 or array_ndims(q.retry_delays) <> 1
+        or exists (select from unnest(q.retry_delays) d where d is null or d not between 0 and 31536000)
+    then
+        perform penstock._invalid(
+            format('retry_delays must be 1 to 1000 numbers of seconds between 0 and 31536000, not %s', coalesce(q.retry_delays::text, 'null'))
+        );
+    end if;
+    if q.message_ttl_seconds is not null then
+        perform penstock._check_range('message_ttl_seconds', q.message_ttl_seconds, 1, 2147483647);
+    end if;
+    perform penstock._check_range('retain_completed_seconds', q.retain_completed_seconds, 0, 2147483647);
+    perform penstock._check_range('retain_dead_seconds', q.retain_dead_seconds, 0, 2147483647);
+    perform penstock._check_range('max_payload_bytes', q.max_payload_bytes, 1, 256000000);
+    if q.max_active is not null then
+        perform penstock._check_range('max_active', q.max_active, 1, 100000);
+    end if;
+    perform penstock._check_range('min_active', q.min_active, 0, 100000);
+    if q.priority_shares is null or cardinality(q.priority_shares) <> 4 or array_ndims(q.priority_shares) <> 1
+        or (select count(*) <> 4 or sum(s) not in (0, 100) or min(s) < 0 from unnest(q.priority_shares) s where s is not null)
+    then
+        perform penstock._invalid(
+            format('priority_shares must be four percentages that add up to 100, not %s', coalesce(q.priority_shares::text, 'null')),
+            'For example {40,30,20,10}, the most urgent priority first; or {0,0,0,0}, and all share the permits.'
+        );
+    end if;
+    if q.tenant_max_active is not null then
+        perform penstock._check_range('tenant_max_active', q.tenant_max_active, 1, 10000);
+    end if;
+    if q.exclusive is null then
+        perform penstock._invalid('exclusive must be true or false, not null');
+    end if;
+    if q.notify is null then
+        perform penstock._invalid('notify must be true or false, not null');
+    end if;
+end
+$$;
+comment on function penstock._check_settings(penstock.queues) is 'Refuses settings of a queue that are out of range.';

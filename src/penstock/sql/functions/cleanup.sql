@@ -81,7 +81,7 @@ begin
                 array_agg(d.permit) filter (where d.permit is not null) as permits
             into removed from deleted d;
             -- Nobody is left who could hold a tenant_permit: all tenants have theirs again.
-            delete from penstock.permits p where p.queue_id = queue_id and p.kind in (4, 14, 24);
+            delete from penstock.permits p where p.queue_id = queue_id and p.tenant is not null;
             delete from penstock.tenants t where t.queue_id = queue_id;
             delete from penstock.line_checks c where c.queue_id = queue_id;
             if removed.permits is not null then
@@ -178,3 +178,18 @@ end
 $$;
 comment on function penstock.cleanup_expired_exclusive_queues() is
     'Deletes exclusive queues whose keep-alive has ended. maintain() does this by itself. Returns how many.';
+
+-- Always by the index, day by day: whoever removes completed messages locks them in the same order.
+create or replace function penstock._delete_done(queue_id int) returns bigint
+language plpgsql
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+declare
+    removed bigint;
+begin
+    delete from penstock.done d where d.queue_id = _delete_done.queue_id;
+    get diagnostics removed = row_count;
+    return removed;
+end
+$$;
+comment on function penstock._delete_done(int) is 'Removes the completed messages of a queue.';

@@ -1,21 +1,5 @@
 -- Consume: claim messages, with a lease on each.
 
-create or replace function penstock._check_consume(consumer_token text, vt_seconds int, batch_size int) returns void
-language plpgsql
-as $$
-begin
-    perform penstock._require_read_committed('consume');
-    perform penstock._check_range('batch_size', batch_size, 1, 10000);
-    if vt_seconds is not null then
-        perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
-    end if;
-    if consumer_token = '' then
-        perform penstock._invalid('consumer_token must not be empty', 'null lets the server make one.');
-    end if;
-end
-$$;
-comment on function penstock._check_consume(text, int, int) is 'Says what is wrong with the arguments of a consume.';
-
 -- Rows are locked first, then exactly those are deleted. The ctid of a row that this transaction has locked cannot
 -- change, and ready rows are never updated; the + 0 keeps the planner from an index instead. A claim takes no lock that anybody waits for, and waits for none.
 -- The lateral join goes through the priorities in order and stops as soon as there are enough. In a queue with a cap the rows have
@@ -140,34 +124,3 @@ end
 $$;
 comment on function penstock.consume_message(text, text, int) is
     'Claims the next message; no row where there is none. See consume_messages_batch().';
-
-create or replace function penstock._free_dedup_keys(queue_id int, keys text[], ids bigint[]) returns void
-language plpgsql
-as $$
-#variable_conflict use_variable
-begin
-    if keys is not null then
-        delete from penstock.dedup d where d.queue_id = queue_id and d.key = any(keys) and d.id = any(ids);
-    end if;
-end
-$$;
-comment on function penstock._free_dedup_keys(int, text[], bigint[]) is
-    'Frees the dedup keys of messages that are finished.';
-
-create or replace function penstock._free_payloads(queue_id int, ids bigint[]) returns void
-language plpgsql
-as $$
-#variable_conflict use_variable
-begin
-    delete from penstock.payload_references r where r.payload_id = any(ids) and r.queue_id = queue_id;
-    with shared as (
-        select i.id from unnest(ids) i(id)
-        where exists (select from penstock.payload_references r where r.payload_id = i.id order by r.payload_id limit 1)
-    ), left_behind as (
-        insert into penstock.payload_orphans (payload_id) select s.id from shared s
-    )
-    delete from penstock.payloads p where p.id = any(ids) and p.id not in (select s.id from shared s);
-end
-$$;
-comment on function penstock._free_payloads(int, bigint[]) is
-    'Lets go of large payloads for one queue, and removes those that no other queue needs.';

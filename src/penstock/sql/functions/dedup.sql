@@ -179,3 +179,16 @@ end
 $$;
 comment on function penstock._take_dedup_keys(int[], int[], text[], bigint[], int[], timestamptz) is
     'Takes the dedup keys of messages in all their queues. Returns for each its id, or that of the unfinished message that holds its key.';
+
+create or replace function penstock._free_dedup_keys(queue_id int, keys text[], ids bigint[]) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    if keys is not null then
+        delete from penstock.dedup d where d.queue_id = queue_id and d.key = any(keys) and d.id = any(ids);
+    end if;
+end
+$$;
+comment on function penstock._free_dedup_keys(int, text[], bigint[]) is
+    'Frees the dedup keys of messages that are finished.';

@@ -252,8 +252,8 @@ $$;
 comment on function penstock._raise_floor(int, boolean) is
     'Raises the floor of a queue to its first living row, or to the last id where it is empty; so with what waits and the free permits.';
 
--- The same for what stands aside of ready: what waits, the free permits of each kind, the checks. Free tenant_permits of tenants that do
--- not move would hold theirs down for good: where that is far behind they are moved up, or dropped with a tenant that has them all.
+-- The same for waiting, the free permits of priorities and of tenants, and the checks. Free permits of idle tenants would hold their floor
+-- down for good. Where it is far behind, these permits get new ranks, or are dropped with a tenant that has all of its permits free.
 create or replace function penstock._raise_waiting(newest penstock.floors, top bigint) returns bigint[]
 language plpgsql
 as $$
@@ -269,15 +269,15 @@ begin
     for k in 0..3 loop
         select s.rank into head
         from penstock.permits s
-        where s.queue_id = newest.queue_id and s.kind = k and s.tenant = '' and s.rank >= newest.permit_ranks[k + 1]
+        where s.queue_id = newest.queue_id and s.status = 'f' and s.priority = k and s.rank >= newest.permit_ranks[k + 1]
         order by s.rank limit 1;
         raised[k + 2] := greatest(newest.permit_ranks[k + 1], coalesce(head, top));
     end loop;
     for look in 1..2 loop
         select s.rank into head
         from penstock.permits s
-        where s.queue_id = newest.queue_id and s.sweep_queue_id = newest.queue_id and s.kind = 4 and s.rank >= newest.permit_ranks[5]
-        order by s.rank limit 1;
+        where s.queue_id = newest.queue_id and s.status = 'f' and s.priority is null and s.rank >= newest.permit_ranks[5]
+        order by s.priority, s.rank limit 1;
         exit when look = 2 or head is null or head > top - 10000;
         perform penstock._move_tenant_permits_up(newest.queue_id, newest.permit_ranks[5], top - 10000);
     end loop;
@@ -308,27 +308,27 @@ begin
         from (
             select distinct x.tenant from (
                 select p.tenant from penstock.permits p
-                where p.queue_id = queue_id and p.sweep_queue_id = queue_id and p.kind = 4 and p.rank between from_rank and to_rank
-                order by p.rank limit 100
+                where p.queue_id = queue_id and p.status = 'f' and p.priority is null and p.rank between from_rank and to_rank
+                order by p.priority, p.rank limit 100
             ) x
         ) s
         left join penstock.tenants t on t.queue_id = queue_id and t.tenant = s.tenant
     loop
         with removed as (
             delete from penstock.permits p
-            where p.queue_id = queue_id and p.kind = 4 and p.tenant = idle.tenant and p.rank >= from_rank returning p.rank
+            where p.tenant = idle.tenant and p.queue_id = queue_id and p.status = 'f' and p.rank >= from_rank returning p.rank
         ), known as (
             delete from penstock.tenants t where t.queue_id = queue_id and t.tenant = idle.tenant and t.permits = (select count(*) from removed)
-                and not exists (select from penstock.permits o where o.queue_id = queue_id and o.kind = 14 and o.tenant = idle.tenant)
+                and not exists (select from penstock.permits d where d.tenant = idle.tenant and d.queue_id = queue_id and d.status = 'd')
             returning t.tenant
         )
-        insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-        select queue_id, queue_id, 4, nextval('penstock.message_ids'), idle.tenant from removed g where not exists (select from known);
+        insert into penstock.permits (queue_id, status, rank, tenant)
+        select queue_id, 'f', nextval('penstock.message_ids'), idle.tenant from removed g where not exists (select from known);
     end loop;
 end
 $$;
 comment on function penstock._move_tenant_permits_up(int, bigint, bigint) is
-    'Gives the oldest free tenant_permits new ranks, and forgets tenants that have all their tenant_permits free.';
+    'Gives the oldest free permits of tenants new ranks, and forgets tenants that have all their permits free.';
 
 create or replace function penstock._append_floor(
     newest penstock.floors, ranks bigint[], swept_to timestamptz, sweep_all_after timestamptz, sweep_all_cheap boolean,

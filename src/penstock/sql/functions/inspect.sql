@@ -231,21 +231,20 @@ as $$
 $$;
 comment on function penstock._in_line(bigint) is 'The place of a message in a line, in words, by how many are before it.';
 
-create or replace function penstock._free_permits(queue_id int, kind int, from_rank bigint) returns int
+create or replace function penstock._count_permits(queue_id int, status "char", priority int, from_rank bigint) returns int
 language sql stable
 as $$
     select count(*)::int
     from (
         select from penstock.permits s
-        where s.queue_id = _free_permits.queue_id and s.kind = _free_permits.kind and s.tenant = '' and s.rank >= from_rank
+        where s.queue_id = _count_permits.queue_id and s.status = _count_permits.status and s.priority = _count_permits.priority and s.rank >= from_rank
         order by s.rank limit 10000
     ) s
 $$;
-comment on function penstock._free_permits(int, int, bigint) is 'How many permits of a kind there are; as far as 10,000.';
+comment on function penstock._count_permits is 'How many permits of a priority are free, debts or deferred; as far as 10,000.';
 
--- What is free, given back, or due from other priorities, less what is owed, and what is held add up to the quota (permits.sql).
--- Before it are those of its priority with a lower rank, and the more urgent ones; where each priority has permits of its own,
--- only as many of those as have one.
+-- free + deferred - debts + held = quota (permits.sql). Messages of its priority with a lower rank are before the message, and more urgent
+-- ones; of these, where each priority has permits of its own, only as many as have one.
 create or replace function penstock._explain_ready(q penstock.queues, message_id bigint, priority int) returns text
 language plpgsql stable
 as $$
@@ -261,7 +260,7 @@ declare
     permit_ranks bigint[];
     own_rank bigint;
     back int;
-    owed int;
+    debts int;
     due int;
     taken int;
     ahead bigint := 0;
@@ -275,14 +274,11 @@ begin
         quota := q.quotas[kind + 1];
         if quota = 0 then
             held := format('its priority has no permits: priority_shares {%s} of max_active %s', array_to_string(q.priority_shares, ','), q.max_active);
-        elsif penstock._free_permits(q.id, kind, permit_ranks[kind + 1]) = 0 then
-            back := penstock._free_permits(q.id, kind + 20, 0);
-            select count(*) filter (where o.kind = kind + 10), count(*) filter (where o.tenant = kind::text) into owed, due
-            from (
-                select o.kind, o.tenant from penstock.permits o
-                where o.queue_id = q.id and o.kind between 10 and 13 order by o.kind, o.tenant, o.rank limit 100000
-            ) o;
-            taken := quota - back - due + owed;
+        elsif penstock._count_permits(q.id, 'f', kind, permit_ranks[kind + 1]) = 0 then
+            back := penstock._count_permits(q.id, 'r', kind, 0);
+            debts := penstock._count_permits(q.id, 'd', kind, 0);
+            select count(*) into due from penstock.active a where a.queue_id = q.id and a.permit = kind and a.priority <> kind and not pooled;
+            taken := quota - back - due + debts;
             held := format('held back by max_active %s: ', q.max_active);
             if not pooled then
                 held := held || format('priority %s has %s (%s percent%s), ', priority,
@@ -310,7 +306,7 @@ begin
             order by r.rank, r.id limit limit_of_count
         ) before;
         if not pooled and p < priority then
-            n := least(n, penstock._free_permits(q.id, p, permit_ranks[p + 1]));
+            n := least(n, penstock._count_permits(q.id, 'f', p, permit_ranks[p + 1]));
         end if;
         ahead := ahead + n;
     end loop;
@@ -324,7 +320,7 @@ $$;
 comment on function penstock._explain_ready(penstock.queues, bigint, int) is
     'Which cap holds back a ready message, and its place in line.';
 
--- Seats of a tenant that nobody has come for since the cap was changed are still those of the old cap: what counts is who is holds_tenant_permit.
+-- A tenant without traffic since the cap changed still has the permits of the old cap: so the message counts the permits that are held.
 create or replace function penstock._explain_waiting(q penstock.queues, message_id bigint, tenant text) returns text
 language plpgsql stable
 as $$
@@ -338,7 +334,7 @@ declare
     own record;
     ahead bigint;
     tenant_permits int;
-    holds_tenant_permit int;
+    held int;
 begin
     if q.tenant_max_active is null then
         return 'waiting: published or given back under REPEATABLE READ or SERIALIZABLE, or tenant_max_active was taken away: maintain(), or a consume that finds too little, lets it in';
@@ -357,18 +353,18 @@ begin
         limit limit_of_count
     ) before;
     select t.permits into tenant_permits from penstock.tenants t where t.queue_id = q.id and t.tenant = tenant;
-    select coalesce(tenant_permits, 0) - count(*) filter (where s.kind in (4, 24)) + count(*) filter (where s.kind = 14) into holds_tenant_permit
-    from generate_series(4, 24, 10) k
+    select coalesce(tenant_permits, 0) - coalesce(sum(case s.status when 'd' then -1 else 1 end), 0) into held
+    from (values ('f'::"char", tenant_permits_from), ('d', 0), ('r', 0)) k(status, from_rank)
     cross join lateral (
-        select k as kind from penstock.permits s
-        where s.queue_id = q.id and s.kind = k and s.tenant = tenant and s.rank >= case when k = 4 then tenant_permits_from else 0 end
+        select s.status from penstock.permits s
+        where s.tenant = tenant and s.queue_id = q.id and s.status = k.status and s.rank >= k.from_rank
         order by s.rank limit limit_of_count
     ) s;
     return case
-        when ahead < q.tenant_max_active - holds_tenant_permit then format(
-            'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', who, holds_tenant_permit, q.tenant_max_active)
-        else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', who, holds_tenant_permit, q.tenant_max_active,
-            case when holds_tenant_permit > q.tenant_max_active then ', since the cap was lowered' else '' end)
+        when ahead < q.tenant_max_active - held then format(
+            'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', who, held, q.tenant_max_active)
+        else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', who, held, q.tenant_max_active,
+            case when held > q.tenant_max_active then ', since the cap was lowered' else '' end)
             || case when ahead = 0 then 'next in line' else penstock._others(ahead) end || ' of its tenant'
     end;
 end

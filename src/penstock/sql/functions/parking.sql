@@ -209,7 +209,9 @@ begin
     if is_capped then
         permits := (
             select count(*) from (
-                select from penstock.permits p where p.queue_id = queue and p.kind < 4 order by p.kind, p.tenant, p.rank limit batch_size
+                select from penstock.permits p
+                where p.queue_id = queue and p.status = 'f' and p.priority between 0 and 3
+                order by p.priority, p.rank limit batch_size
             ) p
         );
     end if;

@@ -1,8 +1,10 @@
--- Places: what max_active comes to. A free permit is a row; a claim takes it away, whoever settles puts it back.
--- At any moment, for each kind: free - owed + held = quota.
+-- Permits: how max_active is kept. A free permit is a row. A claim deletes the row, and settling the message inserts it again;
+-- active.permit says of which priority.
+-- In every snapshot, for each priority: free + deferred - debts + held = quota. Debts are made only when the caps change. So at most
+-- max_active + debts messages are active, and that is no more than were active when the caps changed.
 
--- By largest remainder; what does not go in is the more urgent one's. Then each gets min_active, where four times that fit, and
--- at least one where it has a share at all; the permits for it come from the priority that has the most to spare, the least urgent of those.
+-- Largest remainder; ties go to the more urgent priority. Then each priority gets min_active, where four times that fits, and at least
+-- one where it has a share. The permits for that come from the priority with the most to spare; of several, the least urgent.
 create or replace function penstock._quotas(max_active int, min_active int, shares int[]) returns int[]
 language plpgsql immutable
 as $$
@@ -34,7 +36,7 @@ begin
     if missing = 0 then
         return quotas;
     end if;
-    -- Those that can spare some come down to one level; what is too much then stays with the most urgent of them.
+    -- Priorities that can spare permits come down to one level; a remainder stays with the most urgent of them.
     for n in 1..4 loop
         select floor((sum(x.s) filter (where x.nth <= n) - missing) / n::numeric), min(x.s) filter (where x.nth = n + 1)
         into level, next_spare
@@ -53,12 +55,11 @@ begin
     );
 end
 $$;
-comment on function penstock._quotas(int, int, int[]) is
+comment on function penstock._quotas is
     'The permits of each priority; one number, for all together, where there are too few to divide.';
 
--- Messages first, no more than permits are free, then a permit for each: who finds nothing to do holds no permit meanwhile. Rows of both that
--- somebody else has are passed over. Where others were faster with the permits, the rest of the messages is let go when the
--- transaction ends.
+-- Messages first, no more than permits are free, then a permit for each: a claim that finds no message holds no permit meanwhile. Locked
+-- rows are passed over. If other sessions were faster with the permits, the other messages stay locked until the transaction ends.
 create or replace function penstock._reserve(queue_id int, most int, at timestamptz, pooled boolean) returns tid[]
 language plpgsql
 as $$
@@ -67,19 +68,19 @@ declare
     reserved tid[] := '{}';
     ranks bigint[];
     permit_ranks bigint[];
-    kind int := 0;
+    priority int := 0;
     rows tid[];
     taken int;
 begin
     select f.ranks, f.permit_ranks into ranks, permit_ranks
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     for p in 0..3 loop
-        -- To look whether there is anything at all takes the least.
+        -- The cheapest question first: is any message ready?
         perform from penstock.ready r
         where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit 1;
         continue when not found;
         if not pooled then
-            kind := p;
+            priority := p;
         end if;
         rows := array(
             select r.ctid from penstock.ready r
@@ -88,7 +89,7 @@ begin
             limit (
                 select count(*) from (
                     select from penstock.permits s
-                    where s.queue_id = queue_id and s.kind = kind and s.tenant = '' and s.rank >= permit_ranks[kind + 1]
+                    where s.queue_id = queue_id and s.status = 'f' and s.priority = priority and s.rank >= permit_ranks[priority + 1]
                     order by s.rank limit most
                 ) free
             )
@@ -98,7 +99,7 @@ begin
         delete from penstock.permits s
         where s.queue_id + 0 = queue_id and s.ctid = any(array(
             select x.ctid from penstock.permits x
-            where x.queue_id = queue_id and x.kind = kind and x.tenant = '' and x.rank >= permit_ranks[kind + 1]
+            where x.queue_id = queue_id and x.status = 'f' and x.priority = priority and x.rank >= permit_ranks[priority + 1]
             order by x.rank limit cardinality(rows) for update skip locked
         ));
         get diagnostics taken = row_count;
@@ -109,17 +110,17 @@ begin
     return reserved;
 end
 $$;
-comment on function penstock._reserve(int, int, timestamptz, boolean) is
+comment on function penstock._reserve is
     'Locks messages that may be claimed under max_active, and takes a permit for each.';
 
 create or replace function penstock._capped(queue_id int) returns boolean
 language sql stable
 as $$ select q.quotas is not null or q.tenant_max_active is not null from penstock.queues q where q.id = queue_id $$;
-comment on function penstock._capped(int) is 'Whether a queue has a cap: then who settles takes the lock of the queue first.';
+comment on function penstock._capped is 'Whether a queue has a cap: then a call that settles takes the lock of the queue first.';
 
--- Lists have no nulls among others. Two cannot give back at once, and put permits aside for the next who looks (_take_returns): who
--- cannot see what is owed, under an old snapshot; and who found the queue without a cap, took no lock, and holds rows by now: it
--- must not wait for whoever has the lock and wants those rows.
+-- Two kinds of caller defer the return (_take_returns): a transaction whose snapshot may be too old to see debts; and a call that found
+-- the queue without a cap, took no lock, and holds rows by now. It must not wait for a session that has the lock and wants those rows.
+-- A list is null, or has no nulls beside other elements.
 create or replace function penstock._make_room(queue_id int, kinds smallint[], tenant_permits text[]) returns void
 language plpgsql
 as $$
@@ -130,13 +131,13 @@ begin
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
         or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
     then
-        insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-        select q.id, q.id, r.kind, nextval('penstock.message_ids'), r.tenant
+        insert into penstock.permits (queue_id, status, priority, rank, tenant)
+        select q.id, 'r', r.priority, nextval('penstock.message_ids'), r.tenant
         from penstock.queues q
         cross join lateral (
-            select k + 20 as kind, '' as tenant from unnest(kinds) k where k is not null and q.quotas is not null
+            select k as priority, null as tenant from unnest(kinds) k where k is not null and q.quotas is not null
             union all
-            select 24, t from unnest(tenant_permits) t where t is not null and q.tenant_max_active is not null
+            select null, t from unnest(tenant_permits) t where t is not null and q.tenant_max_active is not null
         ) r
         where q.id = queue_id;
         return;
@@ -155,10 +156,10 @@ begin
     end if;
 end
 $$;
-comment on function penstock._make_room(int, smallint[], text[]) is
-    'Gives back the permits and tenant_permits of messages that were settled.';
+comment on function penstock._make_room is
+    'Returns the permits of settled messages: by priority, and by tenant.';
 
--- With the queue's lock held, in READ COMMITTED. What is owed is paid first.
+-- With the queue's lock held, in READ COMMITTED.
 create or replace function penstock._return_permits(queue_id int, kinds smallint[]) returns void
 language plpgsql
 as $$
@@ -168,100 +169,51 @@ begin
     if not found then
         return;
     end if;
-    kinds := penstock._repay(queue_id, '', kinds);
-    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-    select queue_id, queue_id, k, nextval('penstock.message_ids'), '' from unnest(kinds) k;
+    perform from penstock.permits d where d.queue_id = queue_id and d.status = 'd' and d.priority >= 0 order by d.priority, d.rank limit 1;
+    if found then
+        kinds := array(
+            select r.priority
+            from (select k.priority, count(*)::int as n from unnest(kinds) k(priority) group by k.priority) r
+            cross join lateral generate_series(1, penstock._repay(queue_id, r.priority, r.n))
+        );
+    end if;
+    insert into penstock.permits (queue_id, status, priority, rank)
+    select queue_id, 'f', k, nextval('penstock.message_ids') from unnest(kinds) k;
 end
 $$;
-comment on function penstock._return_permits(int, smallint[]) is 'Gives permits back, as long as the queue has a cap.';
+comment on function penstock._return_permits is 'Repays debts with returned permits, given as priorities; the rest is free.';
 
--- A place of a priority that is owed to another one (its tenant says which) goes there: so there are never more in all. Of a debt that
--- somebody else is paying, or passing on, nobody knows yet what becomes of it: a permit that would pay it is put aside for the
--- next who looks.
-create or replace function penstock._repay(queue_id int, tenant text, kinds smallint[]) returns smallint[]
+-- A debt that another session is repaying is passed over. If that session rolls back, the debt stays for the next return.
+create or replace function penstock._repay(queue_id int, priority int, returned int) returns int
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    paid smallint[];
-    owed_to text[];
-    freed smallint[];
-    doubtful smallint[];
-    seen int := 0;
-    passed int := 0;
+    repaid int;
 begin
-    perform from penstock.permits o where o.queue_id = queue_id and o.kind between 10 and 14 order by o.kind, o.tenant, o.rank limit 1;
-    if not found then
-        return kinds;
-    end if;
-    with debts as (
-        select k.kind, x.ctid
-        from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
-        cross join lateral (
-            select o.ctid from penstock.permits o
-            where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
-            order by o.tenant, o.rank limit k.n
-        ) x
-    ), removed as (
-        delete from penstock.permits o
-        where o.queue_id + 0 = queue_id and o.ctid = any(array(
-            select x.ctid
-            from (select k.kind, count(*) as n from unnest(kinds) k(kind) group by k.kind) k
-            cross join lateral (
-                select o.ctid from penstock.permits o
-                where o.queue_id = queue_id and o.kind = k.kind + 10 and (k.kind < 4 or o.tenant = tenant)
-                order by o.tenant, o.rank limit k.n for update skip locked
-            ) x
-        ))
-        returning o.kind, o.tenant
-    )
-    select
-        (select array_agg(g.kind) from removed g),
-        (select array_agg(g.tenant) from removed g where g.kind < 14 and g.tenant <> ''),
-        array(
-            select d.kind from (select x.kind, row_number() over (partition by x.kind) as nth from debts x) d
-            where d.nth > (select count(*) from removed g where g.kind = d.kind + 10)
-        )
-    into paid, owed_to, doubtful;
-    freed := array(
-        select k.kind
-        from (select x.kind, row_number() over (partition by x.kind) as nth from unnest(kinds) x(kind)) k
-        where k.nth > (select count(*) from unnest(paid) p where p = k.kind + 10) + (select count(*) from unnest(doubtful) d where d = k.kind)
-        union all
-        select o::smallint from unnest(owed_to) o
-    );
-    if freed <> '{}' and freed[1] < 4 then
-        -- Still too many in all: what would be free now is owed by another priority, which owed it to nobody.
-        with debts as (
-            select from penstock.permits x
-            where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
-            order by x.kind, x.rank limit cardinality(freed)
-        ), removed as (
-            delete from penstock.permits o
-            where o.queue_id + 0 = queue_id and o.ctid = any(array(
-                select x.ctid from penstock.permits x
-                where x.queue_id = queue_id and x.kind between 10 and 13 and x.tenant = ''
-                order by x.kind, x.rank limit cardinality(freed) for update skip locked
-            ))
-            returning o.kind
-        ), owing as (
-            insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-            select queue_id, queue_id, g.kind, nextval('penstock.message_ids'), freed[g.n]::text
-            from (select x.kind, row_number() over () as n from removed x) g
-            returning kind
-        )
-        select (select count(*) from debts), (select count(*) from owing) into seen, passed;
-        doubtful := doubtful || freed[passed + 1:seen];
-        freed := freed[greatest(passed, seen) + 1:];
-    end if;
-    if doubtful <> '{}' then
-        insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-        select queue_id, queue_id, d + 20, nextval('penstock.message_ids'), tenant from unnest(doubtful) d;
-    end if;
-    return freed;
+    delete from penstock.permits d
+    where d.queue_id + 0 = queue_id and d.ctid = any(array(
+        select x.ctid from penstock.permits x
+        where x.queue_id = queue_id and x.status = 'd' and x.priority = priority
+        order by x.rank limit returned for update skip locked
+    ));
+    get diagnostics repaid = row_count;
+    return returned - repaid;
 end
 $$;
-comment on function penstock._repay(int, text, smallint[]) is 'Pays what is owed out of permits that come back, and returns the kinds of those that are free then.';
+comment on function penstock._repay is 'Repays debts of a priority with returned permits, and returns how many of these are left.';
+
+create or replace function penstock._any_deferred(queue_id int) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    -- Not by exists: that forgets the order, and with it the index.
+    perform from penstock.permits p where p.queue_id = queue_id and p.status = 'r' order by p.priority, p.rank limit 1;
+    return found;
+end
+$$;
+comment on function penstock._any_deferred is 'Whether a queue has deferred permits (_take_returns).';
 
 -- With the queue's lock held.
 create or replace function penstock._take_returns(queue_id int) returns bigint
@@ -275,12 +227,13 @@ begin
     with removed as (
         delete from penstock.permits p
         where p.queue_id + 0 = queue_id and p.ctid = any(array(
-            select x.ctid from penstock.permits x where x.queue_id = queue_id and x.kind >= 20
-            order by x.kind, x.tenant, x.rank limit 1000 for update skip locked
+            select x.ctid from penstock.permits x where x.queue_id = queue_id and x.status = 'r'
+            order by x.priority, x.rank limit 1000 for update skip locked
         ))
-        returning p.kind, p.tenant
+        returning p.priority, p.tenant
     )
-    select array_agg(g.kind - 20) filter (where g.kind < 24), array_agg(g.tenant) filter (where g.kind = 24) into kinds, tenant_permits from removed g;
+    select array_agg(g.priority) filter (where g.priority is not null), array_agg(g.tenant) filter (where g.tenant is not null)
+    into kinds, tenant_permits from removed g;
     if kinds is not null then
         perform penstock._return_permits(queue_id, kinds);
     end if;
@@ -290,58 +243,55 @@ begin
     return coalesce(cardinality(kinds), 0) + coalesce(cardinality(tenant_permits), 0);
 end
 $$;
-comment on function penstock._take_returns(int) is 'Gives back the permits that _make_room() had to put aside.';
+comment on function penstock._take_returns is 'Returns the permits that _make_room() deferred.';
 
--- With the queue's lock held exclusively, and no claim under way (_lock_caps). Places are made anew, for what is not held. What is
--- active when a queue gets a cap holds a permit from then on. A priority that holds more than its quota owes the rest: to one
--- that has to wait for it, as long as there are too many in all to nobody.
-create or replace function penstock._change_quotas(queue_id int, before int[], after int[]) returns void
+-- With the queue's lock held exclusively, and no claim under way (_lock_caps). All permits are made anew, for the messages that are active.
+create or replace function penstock._change_quotas(queue_id int, quotas int[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
-declare
-    held int[];
-    room int;
-    wanted int;
-    free smallint[] := '{}';
-    owing smallint[] := '{}';
-    owed_to text[] := '{}';
 begin
-    delete from penstock.permits p where p.queue_id = queue_id and p.kind in (0, 1, 2, 3, 10, 11, 12, 13, 20, 21, 22, 23);
-    if after is null then
+    delete from penstock.permits p where p.queue_id = queue_id and p.priority is not null;
+    if quotas is null then
         return;
     end if;
-    if before is null then
-        update penstock.active a set permit = case when cardinality(after) = 1 then 0 else a.priority end where a.queue_id = queue_id;
-    end if;
-    held := array(
-        select (select count(*) from penstock.active a where a.queue_id = queue_id and a.permit = k) from generate_series(0, 3) k order by k
-    );
-    room := greatest((select sum(q) from unnest(after) q) - (select sum(h) from unnest(held) h), 0);
-    for k in 0..3 loop
-        wanted := coalesce(after[k + 1], 0) - held[k + 1];
-        if wanted < 0 then
-            owing := owing || array_fill(k + 10, array[-wanted])::smallint[];
-        elsif wanted > 0 then
-            free := free || array_fill(k, array[least(wanted, room)])::smallint[];
-            owed_to := owed_to || array_fill(k, array[wanted - least(wanted, room)])::text[];
-            room := room - least(wanted, room);
-        end if;
-    end loop;
-    owed_to := array_fill(''::text, array[cardinality(owing) - cardinality(owed_to)]) || owed_to;
-    insert into penstock.permits (queue_id, sweep_queue_id, kind, rank, tenant)
-    select queue_id, queue_id, x.kind, nextval('penstock.message_ids'), x.tenant
-    from (
-        select f.kind, '' as tenant from unnest(free) f(kind)
-        union all select o.kind, o.tenant from unnest(owing, owed_to) o(kind, tenant)
-    ) x;
+    with held as (
+        -- A message holds a permit of its own priority. Where these are more than the quota, the first claimed are the surplus.
+        select
+            a.id, a.claimed_at, o.own,
+            row_number() over (partition by o.own order by a.claimed_at, a.id) <= count(*) over (partition by o.own) - quotas[o.own + 1] as is_surplus
+        from penstock.active a
+        cross join lateral (select case when cardinality(quotas) = 1 then 0 else a.priority end as own) o
+        where a.queue_id = queue_id
+    ), surplus as (
+        select h.id, row_number() over (order by h.claimed_at, h.id) as n from held h where h.is_surplus
+    ), lacking as (
+        -- A surplus message holds a permit of a priority that lacks one; of the least urgent first, so that the most urgent have free ones.
+        select p.priority, row_number() over (order by p.priority desc) as n
+        from generate_subscripts(quotas, 1) s
+        cross join lateral (select s - 1 as priority, (select count(*) from held h where h.own = s - 1) as held) p
+        cross join lateral generate_series(1, quotas[s] - p.held)
+    ), assigned as (
+        select h.id, coalesce(l.priority, h.own) as permit
+        from held h left join surplus s on s.id = h.id left join lacking l on l.n = s.n
+    )
+    update penstock.active a set permit = x.permit
+    from assigned x where a.queue_id = queue_id and a.id = x.id and a.permit is distinct from x.permit;
+
+    insert into penstock.permits (queue_id, status, priority, rank)
+    select queue_id, case when p.free > 0 then 'f' else 'd' end::"char", s - 1, nextval('penstock.message_ids')
+    from generate_subscripts(quotas, 1) s
+    cross join lateral (
+        select quotas[s] - count(*) as free from penstock.active a where a.queue_id = queue_id and a.permit = s - 1
+    ) p
+    cross join lateral generate_series(1, abs(p.free));
 end
 $$;
-comment on function penstock._change_quotas(int, int[], int[]) is 'Brings the permits of a queue in line with new quotas.';
+comment on function penstock._change_quotas is 'Makes the permits of a queue anew, by its quotas and its active messages.';
 
--- Caps are changed while nobody takes permits or gives them back: so the queue's lock exclusively, then every row that a claim or a
--- lease may hold. Others would wait behind whoever waits for that, and who has claimed and is about to ack holds rows and wants
--- the lock: so nothing is waited for longer than a moment, and all is let go between the tries. After a minute of those it gives up.
+-- Lock order: the queue's lock exclusively, the row of the queue, then every row that a claim or a lease may hold. Other sessions queue up
+-- behind a session that waits for these, and one that is about to settle holds rows and wants the queue's lock. So each try waits for a
+-- moment only, and lets all locks go. After a minute of tries the function gives up.
 create or replace function penstock._lock_caps(queue_id int, for_tenants boolean) returns void
 language plpgsql
 set lock_timeout = '50ms'
@@ -358,7 +308,7 @@ begin
             perform from penstock.queues q where q.id = queue_id for no key update nowait;
             perform from penstock.permits p where p.queue_id = queue_id for update nowait;
             perform from penstock.active a where a.queue_id = queue_id for update nowait;
-            -- A first cap of tenants moves what is ready: an open claim must not hold any of it.
+            -- The first cap of tenants moves all ready messages: no open claim may hold one.
             perform from penstock.ready r
             where r.queue_id = queue_id and for_tenants and (select q.tenant_max_active is null from penstock.queues q where q.id = queue_id)
             for update nowait;
@@ -368,11 +318,11 @@ begin
                 raise exception using
                     errcode = 'lock_not_available',
                     message = 'the caps of a queue cannot be changed while an open transaction has published to it, or claimed or settled messages of it',
-                    hint = 'One has been open for a minute: pg_locks shows who holds the advisory lock of class 1346719315. Nothing was changed; try again later.';
+                    hint = 'Such a transaction has been open for a minute: pg_locks shows which session holds the advisory lock of class 1346719315. Nothing was changed; try again later.';
             end if;
             perform pg_sleep(0.02);
         end;
     end loop;
 end
 $$;
-comment on function penstock._lock_caps(int, boolean) is 'Waits until nobody is at the permits of a queue, and keeps it so for the rest of the transaction.';
+comment on function penstock._lock_caps is 'Waits until no session takes or returns permits of a queue, and keeps it so until the transaction ends.';

@@ -1,4 +1,4 @@
--- Publish: messages into a topic, or to one queue past any topic.
+-- Publish: messages into a topic, or to one queue past any topic; and how they enter a queue.
 
 create or replace function penstock.publish_messages(
     topic_name text,
@@ -248,3 +248,319 @@ end
 $$;
 comment on function penstock.send_message(text, jsonb, timestamptz, int, text, jsonb, int, bytea, text) is
     'Sends a message to one queue, past any topic. Options as in publish_message().';
+
+-- One queue's step of a publish, with the queue's lock held and the ids drawn after it. True: consumers may be asleep.
+-- A null id is a message that a dedup key refused.
+create or replace function penstock._put(
+    queue_id int, at timestamptz, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
+    priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
+) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    floor_ranks bigint[] := penstock._floor(queue_id);
+    plain_tops bigint[];
+    cap int;
+    waiting boolean[];
+    unseen boolean := false;
+    next_ranks bigint[];
+    last_ranks bigint[];
+    top_rank bigint;
+begin
+    if floor_ranks is not null
+        and (tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)))
+    then
+        perform penstock._begin_tenants(queue_id);
+    end if;
+    select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
+    if cap is not null or plain_tops is not null and (floor_ranks is null or penstock._anything_waits(queue_id)) then
+        waiting := penstock._put_waiting(
+            queue_id, at, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large, priority, tenant, headers, expires_at,
+            due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
+        );
+        if true = any (waiting) then
+            unseen := penstock._leave_checks(
+                queue_id,
+                array(select coalesce(x.tenant, tenant) from unnest(waiting, tenants) with ordinality x(waits, tenant, n) where x.waits order by x.n),
+                array(select coalesce(x.priority, priority) from unnest(waiting, priorities) with ordinality x(waits, priority, n) where x.waits order by x.n)
+            );
+        end if;
+    end if;
+    if due_at is not null or due_times is not null then
+        insert into penstock.scheduled (queue_id, sweep_queue_id, due_at, /*carried*/)
+        select queue_id, queue_id, m.due_at, /*carried m*/
+        from /*new_messages*/ m
+        where m.due_at > at and m.id is not null;
+    end if;
+    if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null and expiries is null
+        and due_at is null and due_times is null and dedup_keys is null
+    then
+        last_ranks := penstock._last_ranks(queue_id, floor_ranks);
+        with put as (
+            insert into penstock.ready
+                (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+            select
+                queue_id, priority, coalesce(last_ranks[priority + 1] + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
+                headers, m.payload, m.body
+            from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
+            where m.id is not null
+            returning rank
+        )
+        select max(p.rank) into top_rank from put p;
+    else
+        next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+        if plain_tops is null then
+            last_ranks := penstock._last_ranks(queue_id, floor_ranks);
+        end if;
+        -- What _last_rank() says, written out: a call for each tenant would take longer than the look.
+        with put as (
+            insert into penstock.ready (queue_id, rank, ranked_by_tenant, holds_tenant_permit, /*carried*/)
+            select
+                queue_id,
+                coalesce(
+                    m.nth + max(
+                        case
+                            when m.nth > 1 then null
+                            when not m.ranked_by_tenant then last_ranks[m.priority + 1]
+                            when floor_ranks is not null then greatest(
+                                next_ranks[m.priority + 1],
+                                case
+                                    when m.tenant = ''
+                                        then penstock._plain_top(queue_id, m.priority, plain_tops[m.priority + 1], next_ranks[m.priority + 1])
+                                end,
+                                (
+                                    select r.rank from penstock.ready r
+                                    where r.ranked_by_tenant and r.tenant = m.tenant and r.queue_id = queue_id and r.priority = m.priority
+                                        and r.rank > next_ranks[m.priority + 1]
+                                    order by r.rank desc limit 1
+                                )
+                            )
+                        end
+                    ) over (partition by m.priority, m.tenant),
+                    m.id
+                ),
+                m.ranked_by_tenant, cap is not null, /*carried m*/
+            from (
+                select
+                    x.*, plain_tops is not null or x.tenant <> '' as ranked_by_tenant,
+                    row_number() over (partition by x.priority, x.tenant order by x.n) as nth
+                from /*new_messages*/ x
+                where coalesce(x.due_at <= at, true) and x.id is not null and waiting[x.n] is not true
+            ) m
+            returning rank
+        )
+        select max(p.rank) into top_rank from put p;
+    end if;
+    perform penstock._cover(top_rank);
+    return unseen or top_rank is not null and (
+        floor_ranks is null
+        or not exists (
+            select from (
+                select case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
+                where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_ranks[priority + 1]
+                order by r.rank, r.id limit 1
+            ) head
+            where head.published_at < at - interval '50 ms'
+        )
+    );
+end
+$$;
+comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
+    'Puts messages into one queue, into ready or scheduled, and says whether consumers should be woken.';
+
+-- With the queue's lock held. cap 0: a snapshot that cannot see the newest floor. cap null: the queue has none, and what its tenants
+-- published under an old snapshot goes first. What has to wait is ranked when it comes in.
+create or replace function penstock._put_waiting(
+    queue_id int, at timestamptz, cap int, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
+    priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
+) returns boolean[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    waiting boolean[] := array_fill(false, array[cardinality(ids)]);
+    holds_tenant_permit boolean[];
+    names text[];
+    positions int[];
+begin
+    select array_agg(m.n), array_agg(m.tenant) into positions, names
+    from (
+        select x.n, coalesce(x.tenant, tenant) as tenant
+        from unnest(ids, tenants, due_times) with ordinality x(id, tenant, due_at, n)
+        where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
+        order by x.n
+    ) m;
+    if positions is null then
+        return waiting;
+    end if;
+    if cap > 0 then
+        holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, names);
+    elsif cap is null then
+        holds_tenant_permit := array(
+            select x.n = 0
+            from unnest(penstock._count_each(names, penstock._tenants_waiting(queue_id, penstock._except(names, '{}')))) with ordinality x(n, nth)
+            order by x.nth
+        );
+    end if;
+    for i in 1..cardinality(positions) loop
+        waiting[positions[i]] := holds_tenant_permit[i] is not true;
+    end loop;
+    insert into penstock.waiting (queue_id, sweep_queue_id, redelivered, rank, /*carried*/)
+    select queue_id, queue_id, false, m.id, /*carried m*/
+    from /*new_messages*/ m
+    where waiting[m.n];
+    return waiting;
+end
+$$;
+comment on function penstock._put_waiting(int, timestamptz, int, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
+    'Puts those messages into waiting that may not be ready yet, and says which.';
+
+-- The order of steps matters: the locks of all queues by id, then the ids, then the floors (see floors.sql).
+create or replace function penstock._publish(
+    queue_name text, queue_ids int[], payloads jsonb[], bodies bytea[], deliver_after timestamptz, priority int, tenant text,
+    headers jsonb, ttl_seconds int, dedup_key text, deliver_afters timestamptz[], priorities int[], tenants text[],
+    headers_list jsonb[], ttls int[], dedup_keys text[]
+) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    inline_limit constant int := 1500;
+    at timestamptz := penstock.clock();
+    n int := coalesce(cardinality(payloads), cardinality(bodies));
+    alike boolean := deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
+        and dedup_keys is null and dedup_key is null;
+    ids bigint[];
+    new_ids bigint[];
+    large boolean[];
+    largest int;
+    measured jsonb[];
+    longest bigint;
+    queue_id int;
+    name text;
+    notify boolean;
+    default_ttl int;
+    payload_limit int;
+    default_ttls int[];
+begin
+    if n is null then
+        perform penstock._invalid('no payloads given: null', 'An empty array publishes nothing.');
+    end if;
+    if priority is null or priority not between 0 and 3 then
+        perform penstock._check_range('priority', priority, 0, 3);
+    end if;
+    if char_length(tenant) not between 1 and 255 then
+        perform penstock._invalid(format('tenant must have 1 to 255 characters, not %s', char_length(tenant)), 'null is for messages of no tenant.');
+    end if;
+    if not isfinite(deliver_after) then
+        perform penstock._invalid(format('deliver_after must be a finite time, not %s', deliver_after));
+    end if;
+    if ttl_seconds < 1 then
+        perform penstock._check_range('ttl_seconds', ttl_seconds, 1, 2147483647);
+    end if;
+    if char_length(dedup_key) not between 1 and 500 then
+        perform penstock._invalid(format('dedup_key must have 1 to 500 characters, not %s', char_length(dedup_key)), 'null is for messages that need not be unique.');
+    end if;
+    if array_ndims(payloads) > 1 then
+        perform penstock._check_list('payloads', payloads);
+    end if;
+    if not (jsonb_typeof(headers) = 'object' and pg_column_size(array[headers]) <= 1000) then
+        perform penstock._check_headers(headers);
+    end if;
+    if not alike or bodies is not null or array_position(payloads, null) is not null then
+        perform penstock._check_lists(n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys);
+    end if;
+    if n = 0 then
+        return '{}';
+    end if;
+    if coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
+        select max(m.size) into largest
+        from (
+            select coalesce(pg_column_size(p.payload), octet_length(p.body)) as size from unnest(payloads, bodies) p(payload, body)
+        ) m;
+    end if;
+
+    foreach queue_id in array queue_ids loop
+        perform pg_advisory_xact_lock_shared(1346719315, queue_id);
+    end loop;
+    -- Those that were deleted before their lock was ours are not there any more. A topic goes on with the others.
+    select coalesce(array_agg(q.id), '{}'), array_agg(q.message_ttl_seconds) into queue_ids, default_ttls
+    from (select q.id, q.message_ttl_seconds from penstock.queues q where q.id = any(queue_ids) order by q.id) q;
+    if queue_name is not null and cardinality(queue_ids) = 0 then
+        perform penstock._unknown_queue(queue_name);
+    end if;
+    select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
+    new_ids := ids;
+    if not alike and (dedup_key is not null or dedup_keys is not null) then
+        ids := penstock._take_dedup_keys(
+            queue_ids, default_ttls, array(select coalesce(k, dedup_key) from unnest(ids, dedup_keys) with ordinality x(id, k, n) order by x.n),
+            ids, array(select coalesce(t, ttl_seconds) from unnest(ids, ttls) with ordinality x(id, t, n) order by x.n), at
+        );
+        new_ids := array(
+            select case when x.id = x.holder then x.id end from unnest(new_ids, ids) with ordinality x(id, holder, n) order by x.n
+        );
+    end if;
+    if largest > inline_limit then
+        with sized as materialized (
+            select m.id, m.payload, m.body
+            from unnest(new_ids, payloads, bodies) m(id, payload, body)
+            where m.id is not null and coalesce(pg_column_size(m.payload), octet_length(m.body)) > inline_limit
+        ), referenced as (
+            insert into penstock.payload_references (payload_id, queue_id)
+            select s.id, q.id from sized s cross join unnest(queue_ids) q(id)
+        )
+        insert into penstock.payloads (id, payload, body)
+        select s.id, s.payload, s.body from sized s where cardinality(queue_ids) > 0;
+        measured := payloads;
+        select
+            array_agg(m.size > inline_limit order by m.n),
+            array_agg(case when m.size <= inline_limit then m.payload end order by m.n),
+            array_agg(case when m.size <= inline_limit then m.body end order by m.n)
+        into large, payloads, bodies
+        from (
+            select p.*, coalesce(pg_column_size(p.payload), octet_length(p.body)) as size
+            from unnest(payloads, bodies) with ordinality p(payload, body, n)
+        ) m;
+    end if;
+
+    foreach queue_id in array queue_ids loop
+        default_ttl := default_ttls[array_position(queue_ids, queue_id)];
+        select q.name, q.notify, q.max_payload_bytes into name, notify, payload_limit from penstock.queues q where q.id = queue_id;
+        if largest is null and payload_limit < inline_limit then
+            select max(coalesce(pg_column_size(m.payload), octet_length(m.body))) into largest
+            from unnest(payloads, bodies) m(payload, body);
+        end if;
+        if largest > payload_limit then
+            raise exception using
+                errcode = 'PN005',
+                message = format('a payload of %s bytes is over the limit of %s bytes of queue "%s"', largest, payload_limit, name),
+                hint = 'Store it elsewhere and send a reference, or raise max_payload_bytes (256000000 at the most).';
+        end if;
+        if longest is null and coalesce(largest, inline_limit) > payload_limit / 10000 then
+            longest := coalesce(penstock._text_bytes(coalesce(measured, payloads)), 0);
+        end if;
+        if longest > payload_limit then
+            raise exception using
+                errcode = 'PN005',
+                message = format('a payload of %s bytes as text is over the limit of %s bytes of queue "%s"',
+                    longest || case when longest = 1073741824 then ' or more' else '' end, payload_limit, name),
+                hint = 'A number is stored in a few bytes, but written with all its digits: send it as a string. Or raise max_payload_bytes (256000000 at the most).';
+        end if;
+        if penstock._put(
+            queue_id, at, new_ids, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,
+            at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), case when deliver_after > at then deliver_after end, dedup_key,
+            priorities, tenants, headers_list,
+            case when ttls is not null then array(select at + make_interval(secs => t) from unnest(ttls) with ordinality x(t, i) order by i) end,
+            deliver_afters, dedup_keys
+        ) and notify then
+            perform penstock._wake(name, ids[1]);
+        end if;
+    end loop;
+    return ids;
+end
+$$;
+comment on function penstock._publish(text, int[], jsonb[], bytea[], timestamptz, int, text, jsonb, int, text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
+    'Publishes a batch to a set of queues and returns the ids; where a dedup key is held, the id of its holder.';

@@ -1,52 +1,5 @@
 -- Queues: create, alter, pause, resume, delete and list them.
 
-create or replace function penstock._check_settings(q penstock.queues) returns void
-language plpgsql
-as $$
-begin
-    perform penstock._check_range('max_delivery_attempts', q.max_delivery_attempts, 0, 1000000);
-    perform penstock._check_range('visibility_timeout_seconds', q.visibility_timeout_seconds, 0, 2592000);
-    if q.visibility_backoff is null or not q.visibility_backoff between 1 and 100 then
-        perform penstock._invalid(format('visibility_backoff must be between 1 and 100, not %s', coalesce(q.visibility_backoff::text, 'null')));
-    end if;
-    if q.retry_delays is null or cardinality(q.retry_delays) not between 1 and 1000 or array_ndims(q.retry_delays) <> 1
-        or exists (select from unnest(q.retry_delays) d where d is null or d not between 0 and 31536000)
-    then
-        perform penstock._invalid(
-            format('retry_delays must be 1 to 1000 numbers of seconds between 0 and 31536000, not %s', coalesce(q.retry_delays::text, 'null'))
-        );
-    end if;
-    if q.message_ttl_seconds is not null then
-        perform penstock._check_range('message_ttl_seconds', q.message_ttl_seconds, 1, 2147483647);
-    end if;
-    perform penstock._check_range('retain_completed_seconds', q.retain_completed_seconds, 0, 2147483647);
-    perform penstock._check_range('retain_dead_seconds', q.retain_dead_seconds, 0, 2147483647);
-    perform penstock._check_range('max_payload_bytes', q.max_payload_bytes, 1, 256000000);
-    if q.max_active is not null then
-        perform penstock._check_range('max_active', q.max_active, 1, 100000);
-    end if;
-    perform penstock._check_range('min_active', q.min_active, 0, 100000);
-    if q.priority_shares is null or cardinality(q.priority_shares) <> 4 or array_ndims(q.priority_shares) <> 1
-        or (select count(*) <> 4 or sum(s) not in (0, 100) or min(s) < 0 from unnest(q.priority_shares) s where s is not null)
-    then
-        perform penstock._invalid(
-            format('priority_shares must be four percentages that add up to 100, not %s', coalesce(q.priority_shares::text, 'null')),
-            'For example {40,30,20,10}, the most urgent priority first; or {0,0,0,0}, and all share the permits.'
-        );
-    end if;
-    if q.tenant_max_active is not null then
-        perform penstock._check_range('tenant_max_active', q.tenant_max_active, 1, 10000);
-    end if;
-    if q.exclusive is null then
-        perform penstock._invalid('exclusive must be true or false, not null');
-    end if;
-    if q.notify is null then
-        perform penstock._invalid('notify must be true or false, not null');
-    end if;
-end
-$$;
-comment on function penstock._check_settings(penstock.queues) is 'Refuses settings of a queue that are out of range.';
-
 -- An array may begin at any subscript: '[0:1]={1,2}'.
 create or replace function penstock._from_one(list int[]) returns int[]
 language sql immutable
@@ -149,7 +102,7 @@ begin
             insert into penstock.floors (queue_id, tick, ranks)
             values (wanted.id, nextval('penstock.floor_ticks'), '{0,0,0,0}');
             if wanted.quotas is not null then
-                perform penstock._change_quotas(wanted.id, null, wanted.quotas);
+                perform penstock._change_quotas(wanted.id, wanted.quotas);
             end if;
             return wanted.id;
         end if;
@@ -248,13 +201,13 @@ begin
         plain_tops = altered.plain_tops
     where q.id = altered.id;
     if altered.quotas is distinct from quotas then
-        perform penstock._change_quotas(queue, quotas, altered.quotas);
+        perform penstock._change_quotas(queue, altered.quotas);
     end if;
     perform penstock._change_tenant_cap(queue, tenant_cap, altered.tenant_max_active);
 end
 $$;
-comment on function penstock.alter_queue(text, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Changes settings of a queue; what is null stays as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. What was published before keeps its time to live. A cap that is lowered takes nothing away from those who hold messages: nothing more is delivered until enough are settled. To change a cap waits for open transactions that have published to the queue, or claimed or settled messages of it; after a minute it gives up with an error.';
+comment on function penstock.alter_queue is
+    'Changes settings of a queue; null leaves a setting as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. Published messages keep their time to live. A priority or tenant that has more active than a new cap allows gets nothing until enough are settled. Changing a cap waits up to a minute for open transactions that published to, claimed from or settled in the queue.';
 
 create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer
@@ -315,21 +268,6 @@ end
 $$;
 comment on function penstock.extend_queue_keep_alive(text, int) is
     'Keeps an exclusive queue for so many seconds from now, and returns until when.';
-
--- Always by the index, day by day: whoever removes completed messages locks them in the same order.
-create or replace function penstock._delete_done(queue_id int) returns bigint
-language plpgsql
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
-as $$
-declare
-    removed bigint;
-begin
-    delete from penstock.done d where d.queue_id = _delete_done.queue_id;
-    get diagnostics removed = row_count;
-    return removed;
-end
-$$;
-comment on function penstock._delete_done(int) is 'Removes the completed messages of a queue.';
 
 -- Not under an old snapshot: what it cannot see it would leave behind.
 -- The queue's lock exclusively, so that nothing enters any more; then the states in the order in which messages move

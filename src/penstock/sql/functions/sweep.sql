@@ -62,7 +62,7 @@ begin
     limit 1;
     if has_waiting then
         waiting := penstock._any_check(queue_id, false) or penstock._any_check(queue_id, true)
-            or exists (select from penstock.permits p where p.queue_id = queue_id and p.kind >= 20 order by p.kind, p.tenant, p.rank limit 1);
+            or penstock._any_deferred(queue_id);
         if expired is null and not is_brief then
             select true into expired
             from penstock.waiting w

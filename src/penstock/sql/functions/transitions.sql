@@ -94,12 +94,10 @@ declare
     waiting_priorities int[];
     top_rank bigint;
 begin
-    select nullif(q.max_delivery_attempts, 0), q.retry_delays, q.notify, q.name, q.plain_tops into most, retry_delays, wakes, name, plain_tops
-    from penstock.queues q where q.id = queue_id;
-    if is_one then
-        most := coalesce(limits[1], most);
-    end if;
     if verdict <> 'reject' then
+        select coalesce(case when is_one then limits[1] end, nullif(q.max_delivery_attempts, 0)), q.retry_delays, q.notify, q.name, q.plain_tops
+        into most, retry_delays, wakes, name, plain_tops
+        from penstock.queues q where q.id = queue_id;
         floor_ranks := penstock._floor(queue_id);
         last_id := penstock._last_id();
     end if;
@@ -107,54 +105,71 @@ begin
         -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
         select min(i), max(i) into lowest, highest from unnest(ids) i;
     end if;
-    with removed as (
-        delete from penstock.active a
-        where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and (token is null or a.token = token)
-        returning a.*
-    ), judged as (
+    if verdict = 'reject' then
+        with removed as (
+            delete from penstock.active a
+            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and a.token = token
+            returning a.*
+        ), buried as (
+            insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
+            select queue_id, queue_id, 'failed', now, j.errors -> -1 ->> 'error', /*carried j*/
+            from (
+                select /*carried g: errors = penstock._add_error(g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text))*/
+                from removed g
+            ) j
+        )
         select
-            /*carried g: attempts = case verdict when 'release' then g.attempts - 1 else g.attempts end;
-                errors = case verdict
-                    when 'release' then penstock._not_lost(g.errors)
-                    else penstock._add_error(g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text), verdict = 'lost')
-                end*/,
-            g.permit, g.holds_tenant_permit,
-            case verdict
-                when 'reject' then 'failed'
-                when 'release' then null
-                else penstock._reason_to_end(g.attempts, coalesce(g.attempts_limit, (limit_of ->> g.id::text)::int, most), g.expires_at, now)
-            end as reason,
-            coalesce(
-                case when is_one then delays[1] else (delay_of ->> g.id::text)::int end,
-                case verdict when 'release' then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
-            ) as delay,
-            case
-                when plain_tops is null and (verdict = 'release' or verdict = 'lost' and penstock._lost_deliveries(g.errors) = 0) then 'front'
-                else 'back'
-            end as entry,
-            -- A snapshot that cannot see the newest floor cannot rank by tenant.
-            plain_tops is not null and floor_ranks is null as waits
-        from removed g
-    ), buried as (
-        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
-        select queue_id, queue_id, j.reason, now, j.errors -> -1 ->> 'error', /*carried j*/
-        from judged j where j.reason is not null
-    ), delayed as (
-        insert into penstock.scheduled (queue_id, sweep_queue_id, due_at, /*carried*/)
-        select queue_id, queue_id, now + make_interval(secs => j.delay), /*carried j*/
-        from judged j where j.reason is null and j.delay > 0
-    ), moving as (
-        select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant from judged j where j.reason is null and j.delay = 0
-    ), /*enter_ready*/
-    select
-        array_agg(j.id), min(j.id) filter (where j.reason is null and j.delay = 0),
-        array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
-        array_agg(j.permit) filter (where j.permit is not null),
-        array_agg(j.tenant) filter (where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or j.waits)),
-        array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and j.waits),
-        array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and j.waits),
-        (select max(r.rank) from to_ready r)
-    into moved, ready_id, keys, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank from judged j;
+            array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+            array_agg(g.permit) filter (where g.permit is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+        into moved, keys, permits, tenant_permits from removed g;
+    else
+        with removed as (
+            delete from penstock.active a
+            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and (verdict = 'lost' or a.token = token)
+            returning a.*
+        ), judged as (
+            select
+                /*carried g: attempts = case verdict when 'release' then g.attempts - 1 else g.attempts end;
+                    errors = case verdict
+                        when 'release' then penstock._not_lost(g.errors)
+                        else penstock._add_error(g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text), verdict = 'lost')
+                    end*/,
+                g.permit, g.holds_tenant_permit,
+                case when verdict <> 'release'
+                    then penstock._reason_to_end(g.attempts, coalesce(g.attempts_limit, (limit_of ->> g.id::text)::int, most), g.expires_at, now)
+                end as reason,
+                coalesce(
+                    case when is_one then delays[1] else (delay_of ->> g.id::text)::int end,
+                    case verdict when 'release' then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
+                ) as delay,
+                case
+                    when plain_tops is null and (verdict = 'release' or verdict = 'lost' and penstock._lost_deliveries(g.errors) = 0) then 'front'
+                    else 'back'
+                end as entry,
+                -- A snapshot that cannot see the newest floor cannot rank by tenant.
+                plain_tops is not null and floor_ranks is null as waits
+            from removed g
+        ), buried as (
+            insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
+            select queue_id, queue_id, j.reason, now, j.errors -> -1 ->> 'error', /*carried j*/
+            from judged j where j.reason is not null
+        ), delayed as (
+            insert into penstock.scheduled (queue_id, sweep_queue_id, due_at, /*carried*/)
+            select queue_id, queue_id, now + make_interval(secs => j.delay), /*carried j*/
+            from judged j where j.reason is null and j.delay > 0
+        ), moving as (
+            select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant from judged j where j.reason is null and j.delay = 0
+        ), /*enter_ready*/
+        select
+            array_agg(j.id), min(j.id) filter (where j.reason is null and j.delay = 0),
+            array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
+            array_agg(j.permit) filter (where j.permit is not null),
+            array_agg(j.tenant) filter (where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or j.waits)),
+            array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and j.waits),
+            array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and j.waits),
+            (select max(r.rank) from to_ready r)
+        into moved, ready_id, keys, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank from judged j;
+    end if;
     if moved is null then
         return '{}';
     end if;
@@ -191,7 +206,12 @@ declare
     settled bigint[] := '{}';
     held record;
 begin
-    perform penstock._check_settle(message_ids, tokens, delays, errors, limits);
+    if (
+        cardinality(message_ids) = 1 and cardinality(tokens) = 1 and coalesce(cardinality(delays), 1) = 1 and coalesce(cardinality(errors), 1) = 1
+        and coalesce(cardinality(limits), 1) = 1 and coalesce(delays[1] between 0 and 31536000, true) and coalesce(limits[1] between 1 and 1000000, true)
+    ) is not true then
+        perform penstock._check_settle(message_ids, tokens, delays, errors, limits);
+    end if;
     if verdict <> 'reject' or penstock._capped(queue_id) then
         perform penstock._lock_queue(queue_id);
     end if;
@@ -213,42 +233,6 @@ begin
 end
 $$;
 comment on function penstock._settle is 'Moves messages out of active by a verdict, each if its token holds it. Returns the ids of those that it moved.';
-
-create or replace function penstock._check_settle(message_ids bigint[], tokens text[], delays int[], errors text[], limits int[]) returns void
-language plpgsql
-as $$
-#variable_conflict use_variable
-declare
-    n int := cardinality(message_ids);
-    wrong record;
-begin
-    if n > 1 or array_ndims(message_ids) > 1 then
-        perform penstock._check_list('message_ids', message_ids);
-        perform penstock._check_list('tokens', tokens);
-        perform penstock._check_list('delays', delays);
-        perform penstock._check_list('errors', errors);
-        perform penstock._check_list('max_attempts', limits);
-    end if;
-    if n is null or tokens is null or cardinality(tokens) <> n then
-        perform penstock._invalid(
-            format('there must be a token for each message: %s ids, %s tokens', coalesce(n::text, 'null'), coalesce(cardinality(tokens)::text, 'null'))
-        );
-    end if;
-    select l.name, l.length into wrong
-    from (values ('delays', cardinality(delays)), ('errors', cardinality(errors)), ('max_attempts', cardinality(limits))) l(name, length)
-    where l.length <> n limit 1;
-    if found then
-        perform penstock._invalid(format('%s has %s elements for %s messages', wrong.name, wrong.length, n));
-    end if;
-    if delays is not null then
-        perform penstock._check_range('delay_seconds', d.delay, 0, 31536000) from unnest(delays) d(delay) where d.delay not between 0 and 31536000;
-    end if;
-    if limits is not null then
-        perform penstock._check_range('max_attempts', l.most, 1, 1000000) from unnest(limits) l(most) where l.most not between 1 and 1000000;
-    end if;
-end
-$$;
-comment on function penstock._check_settle is 'Refuses lists of different lengths, and values that cannot be.';
 
 -- With the queue's lock held, and the rows locked by this transaction. The coalesce keeps the planner from the indexes by expiry.
 create or replace function penstock._end_expired(

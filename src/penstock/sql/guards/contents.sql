@@ -14,11 +14,13 @@ declare
         $$'{40,30,20,10}'::integer[]$$,
         $$(((publishers IS NULL) = (consumers IS NULL)) AND ((publishers IS NULL) = (viewers IS NULL)))$$,
         $$((char_length(name) >= 1) AND (char_length(name) <= 255))$$,
+        $$((priority IS NULL) <> (tenant IS NULL))$$,
         $$(expires_at IS NOT NULL)$$,
-        $$(kind = 4)$$,
         $$(missed = ANY (ARRAY['skip'::text, 'one'::text, 'all'::text]))$$,
         $$(parked_as IS NOT NULL)$$,
         $$(reason = ANY (ARRAY['failed'::text, 'no_attempts_left'::text, 'expired'::text]))$$,
+        $$(status = ANY (ARRAY['f'::"char", 'd'::"char", 'r'::"char"]))$$,
+        $$(tenant IS NOT NULL)$$,
         $$0$$,
         $$1.0$$,
         $$256000000$$,
@@ -27,11 +29,11 @@ declare
         $$30$$,
         $$5$$,
         $$86400$$,
-        $$again$$,
         $$clock_timestamp()$$,
-        $$ranked_by_tenant$$,
         $$false$$,
         $$only_row$$,
+        $$ranked_by_tenant$$,
+        $$redelivered$$,
         $$true$$
     ];
     found_here text;

@@ -56,7 +56,7 @@ comment on column penstock.queues.max_payload_bytes is
 comment on column penstock.queues.max_active is
     'At most so many messages are active at once; null: no limit.';
 comment on column penstock.queues.min_active is
-    'Places that each priority gets at least where max_active allows.';
+    'Permits that each priority gets at least where max_active allows.';
 comment on column penstock.queues.priority_shares is
     'Percent of max_active for the priorities 0 to 3; {0,0,0,0}: they share all permits, the most urgent first.';
 comment on column penstock.queues.tenant_max_active is
@@ -206,7 +206,7 @@ create index active_lease on penstock.active (sweep_queue_id, vt);
 comment on table penstock.active is 'Messages that a consumer holds a lease on until vt.';
 
 comment on column penstock.active.permit is
-    'The line that its place came from, to which it goes back (max_active); null where it holds none.';
+    'The priority whose permit the message holds (max_active): its own, or another one after the quotas changed. 0, where all share them; null: none.';
 
 -- In line behind the permits of their tenant; those that come back first. The rank is a fresh id, so that there is a floor.
 create table penstock.waiting (
@@ -235,20 +235,24 @@ create index waiting_floor on penstock.waiting (sweep_queue_id, rank);
 create index waiting_expiry on penstock.waiting (queue_id, expires_at) where expires_at is not null;
 comment on table penstock.waiting is 'Messages whose tenant has as many ready and active as it may; and those of tenants that were published under a snapshot too old to rank them.';
 
--- A place is a row as long as it is free. To claim takes rows away, to settle puts them back: so what is free and what is
--- held add up at any moment, and nobody counts or waits. kind 0 to 3: the priorities (max_active), 4: a tenant
--- (tenant_max_active). 10 more: owed, a permit to be given up by whoever gives one back next, since a cap was changed; its
--- tenant says to which priority, if to any. 20 more: given back by who could not see what is owed, free as soon as somebody looks.
+-- A permit of a priority (max_active) or of a tenant (tenant_max_active), as long as no message holds it. A claim deletes rows, settling
+-- inserts them: so free and held permits add up in every snapshot, and no session counts or waits. A debt is a row, too: a permit to be
+-- destroyed when the next one is returned, because a cap was lowered.
 create table penstock.permits (
     queue_id int not null,
-    sweep_queue_id int not null,
-    kind smallint not null,
+    status "char" not null check (status in ('f', 'd', 'r')),
+    priority smallint,
     rank bigint not null,
-    tenant text collate "C" not null
+    tenant text collate "C",
+    check ((priority is null) <> (tenant is null))
 );
-create index permits_order on penstock.permits (queue_id, kind, tenant, rank);
-create index permits_of_tenants on penstock.permits (sweep_queue_id, rank) where kind = 4;
-comment on table penstock.permits is 'Free permits of queues with caps, in the order in which they became free.';
+create index permits_order on penstock.permits (queue_id, status, priority, rank);
+create index permits_tenant on penstock.permits (tenant, queue_id, status, rank) where tenant is not null;
+comment on table penstock.permits is 'Permits of queues with caps that no message holds, in the order in which they were returned; and debts.';
+comment on column penstock.permits.status is
+    'f: free. d: a debt, repaid by the next permit of the priority or tenant that is returned. r: returned, but deferred: consume and maintain() make it free.';
+comment on column penstock.permits.priority is
+    'The priority whose permit it is (0, where all share them); null: the permit of a tenant.';
 
 create table penstock.tenants (
     queue_id int not null,
@@ -258,7 +262,7 @@ create table penstock.tenants (
 );
 comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of permits that each has, free or held. Written by consume and maintain() when a tenant comes, and when the cap was changed.';
 
--- A line is what one tenant has in one queue. The rule is told in tenants.sql.
+-- A line is what one tenant has in one queue. line_checks.sql has the rule.
 create table penstock.line_checks (
     queue_id int not null,
     seen_full boolean not null,

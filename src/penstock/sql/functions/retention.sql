@@ -1,0 +1,234 @@
+-- Retention: days of done, what is kept for long enough, payloads without a reference, and the other chores of a minute.
+
+-- No role but the owner has a right on a table: a trigger on one runs with the rights of the owner. A new table gets the
+-- default privileges of its owner, so this is called after tables were made.
+create or replace function penstock._revoke_table_rights() returns void
+language plpgsql
+as $$
+declare
+    found_one record;
+begin
+    for found_one in
+        select distinct
+            c.relkind = 'S' as is_sequence, c.oid::regclass as table_id,
+            case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end as grantee
+        from pg_class c
+        cross join lateral (
+            select c.relacl as acl where c.relacl is not null
+            union all
+            select t.attacl from pg_attribute t where t.attrelid = c.oid and t.attacl is not null
+        ) x
+        cross join lateral aclexplode(x.acl) a
+        where c.relnamespace = 'penstock'::regnamespace and c.relkind in ('r', 'p', 'S') and a.grantee <> c.relowner
+    loop
+        execute format(
+            'revoke all on %s %s from %s cascade',
+            case when found_one.is_sequence then 'sequence' else 'table' end, found_one.table_id, found_one.grantee
+        );
+    end loop;
+end
+$$;
+comment on function penstock._revoke_table_rights() is 'Takes the rights on tables and sequences from all roles but the owner.';
+
+-- Partitions are made a week ahead and attached, which locks neither readers nor writers of the others. Where the database
+-- has its tables, wherever the session of the caller would put new ones.
+create or replace function penstock._add_days(at timestamptz) returns bigint
+language plpgsql
+set lock_timeout = '100ms'
+set default_tablespace = ''
+as $$
+declare
+    day date;
+    partition_name text;
+    added bigint := 0;
+begin
+    for i in 1..7 loop
+        day := (at at time zone 'UTC')::date + i;
+        partition_name := 'done_' || to_char(day, 'YYYYMMDD');
+        continue when to_regclass('penstock.' || partition_name) is not null;
+        execute format('create table penstock.%I (like penstock.done including defaults)', partition_name);
+        execute format(
+            'alter table penstock.done attach partition penstock.%I for values from (%L) to (%L)',
+            partition_name, to_char(day, 'YYYY-MM-DD') || ' 00:00:00+00', to_char(day + 1, 'YYYY-MM-DD') || ' 00:00:00+00'
+        );
+        added := added + 1;
+    end loop;
+    if added > 0 then
+        perform penstock._revoke_table_rights();
+    end if;
+    return added;
+exception when lock_not_available then
+    return 0;
+end
+$$;
+comment on function penstock._add_days(timestamptz) is 'Attaches the partitions of the coming week to done.';
+
+create or replace function penstock._drop_days(at timestamptz) returns bigint
+language plpgsql
+set lock_timeout = '100ms'
+as $$
+declare
+    longest int := coalesce((select max(q.retain_completed_seconds) from penstock.queues q), 0);
+    partition_name text;
+    dropped bigint := 0;
+begin
+    for partition_name in
+        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'penstock.done'::regclass and c.relname ~ '^done_[0-9]{8}$'
+            and (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp at time zone 'UTC' + make_interval(secs => longest) <= at
+        order by c.relname
+    loop
+        execute format('drop table penstock.%I', partition_name);
+        dropped := dropped + 1;
+    end loop;
+    return dropped;
+exception when lock_not_available then
+    return 0;
+end
+$$;
+comment on function penstock._drop_days(timestamptz) is 'Drops the days of done that no queue keeps any more.';
+
+-- By id, from one on. A message that was completed before a time was published before it, and ids are drawn as messages are published: so
+-- the walk is finished where a batch of messages was published later. Young ones are read, and not locked.
+create or replace function penstock._forget_done_from(
+    queue_id int, before timestamptz, after_id bigint, batches int, out removed bigint, out is_finished boolean
+)
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    old_ids bigint[];
+    ids bigint[];
+    n int;
+    oldest timestamptz;
+begin
+    removed := 0;
+    for batch in 1..batches loop
+        select array_agg(k.id) filter (where k.completed_at < before), max(k.id), count(*), min(k.published_at) into old_ids, after_id, n, oldest
+        from (
+            select d.id, d.completed_at, d.published_at from penstock.done d where d.queue_id = queue_id and d.id > after_id
+            order by d.id limit 1000
+        ) k;
+        if old_ids is not null then
+            ids := array(
+                select d.id from penstock.done d where d.queue_id = queue_id and d.id = any(old_ids) and d.completed_at < before for update skip locked
+            );
+            delete from penstock.done d where d.queue_id = queue_id and d.id = any(ids) and d.completed_at < before;
+            removed := removed + cardinality(ids);
+        end if;
+        is_finished := n < 1000 or oldest >= before;
+        exit when is_finished;
+    end loop;
+end
+$$;
+comment on function penstock._forget_done_from(int, timestamptz, bigint, int) is
+    'Removes completed messages of one queue that are kept for long enough, from an id on, and says whether it came to the end of them.';
+
+-- For queues that keep their history for less than the longest, and for what lies in the default partition. The oldest ids first. Where
+-- many of those were completed lately the walk may end before it comes to what is old: so it goes on from somewhere else, each time
+-- from another place.
+create or replace function penstock._forget_done(queue_id int, before timestamptz, batches int, out removed bigint, out is_finished boolean)
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    more bigint;
+    first_id bigint;
+    last_id bigint;
+    middle bigint;
+    published timestamptz;
+begin
+    select f.removed, f.is_finished into removed, is_finished from penstock._forget_done_from(queue_id, before, 0, (batches + 1) / 2) f;
+    if is_finished or batches < 2 then
+        return;
+    end if;
+    select d.id into first_id from penstock.done d where d.queue_id = queue_id order by d.id limit 1;
+    select d.id into last_id from penstock.done d where d.queue_id = queue_id order by d.id desc limit 1;
+    -- A place among messages that were published before that time.
+    for attempt in 1..20 loop
+        middle := first_id - 1 + (random() * (last_id - first_id))::bigint;
+        select d.published_at into published from penstock.done d where d.queue_id = queue_id and d.id > middle order by d.id limit 1;
+        exit when published < before;
+        last_id := middle;
+    end loop;
+    select f.removed into more from penstock._forget_done_from(queue_id, before, middle, batches / 2) f;
+    removed := removed + more;
+end
+$$;
+comment on function penstock._forget_done(int, timestamptz, int) is
+    'Removes completed messages of one queue that are kept for long enough; is_finished where it came to the end of them.';
+
+-- The chores of a slice of the queues, in the order of their ids, from where the last slice ended. last_queue: up to which one;
+-- null: all are done. A queue of which much has to be removed gets its turn with the next call, too.
+create or replace function penstock._upkeep(at timestamptz, after_queue int, until timestamptz, out last_queue int, out results penstock.maintenance_result[])
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    queue record;
+    removed bigint;
+    n bigint;
+    fruitless int;
+    is_finished boolean;
+begin
+    results := '{}';
+    if after_queue = 0 then
+        n := penstock._remove_orphans();
+        if n > 0 then
+            results := results || ('payloads removed', null, n)::penstock.maintenance_result;
+        end if;
+        select count(*) into n from penstock._finish_groups(null, false);
+        if n > 0 then
+            results := results || ('groups finished', null, n)::penstock.maintenance_result;
+        end if;
+        n := penstock._forget_group_results();
+        if n > 0 then
+            results := results || ('group results removed', null, n)::penstock.maintenance_result;
+        end if;
+        n := penstock._forget_workers(at - interval '1 day');
+        if n > 0 then
+            results := results || ('workers removed', null, n)::penstock.maintenance_result;
+        end if;
+    end if;
+    last_queue := after_queue;
+    for queue in
+        select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q where q.id > after_queue order by q.id
+    loop
+        if clock_timestamp() > until and last_queue > after_queue then
+            return;
+        end if;
+        removed := 0;
+        loop
+            n := penstock._purge_dead(queue.id, at - make_interval(secs => queue.retain_dead_seconds), 1000);
+            removed := removed + n;
+            exit when n < 1000 or clock_timestamp() > until;
+        end loop;
+        if removed > 0 then
+            results := results || ('dead letters removed', queue.name, removed)::penstock.maintenance_result;
+        end if;
+        if n = 1000 then
+            return;
+        end if;
+        removed := 0;
+        fruitless := 0;
+        loop
+            select f.removed, f.is_finished into n, is_finished
+            from penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds), 20) f;
+            removed := removed + n;
+            -- Where the walk does not come to its end it goes on somewhere else each time; a few times in vain are enough.
+            fruitless := case when n = 0 then fruitless + 1 else 0 end;
+            is_finished := is_finished or fruitless = 3;
+            exit when is_finished or clock_timestamp() > until;
+        end loop;
+        if removed > 0 then
+            results := results || ('completed removed', queue.name, removed)::penstock.maintenance_result;
+        end if;
+        if not is_finished then
+            return;
+        end if;
+        last_queue := queue.id;
+    end loop;
+    last_queue := null;
+end
+$$;
+comment on function penstock._upkeep(timestamptz, int, timestamptz) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
