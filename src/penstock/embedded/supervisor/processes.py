@@ -16,7 +16,7 @@ from .identity import Identity
 
 
 class OwnerGone(Exception):  # noqa: N818 - the regular end
-    """Nobody is left who wants the server, or the supervisor was told to end."""
+    """No user of the server is left, or the supervisor received SIGTERM."""
 
 
 class Attention:
