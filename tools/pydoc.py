@@ -491,7 +491,9 @@ def _public(cls: type) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for each in reversed(cls.__mro__):
         for name, member in vars(each).items():
-            if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            if name.startswith("_") or name == "internals":
+                continue
+            if inspect.isfunction(member) or isinstance(member, property):
                 found[name] = member
     return found
 

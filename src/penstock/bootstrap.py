@@ -20,7 +20,7 @@ __all__ = ["install_schema", "start_embedded"]
 
 def start_embedded() -> tuple[AbstractContextManager[Server], str]:
     """Start the embedded server, or join it; what to leave in the end, and its DSN."""
-    from .embedded import shared  # noqa: PLC0415 - only who needs the server loads it
+    from .embedded import shared  # noqa: PLC0415 - only loaded where the server is needed
 
     _announce()
     context = shared()

@@ -73,7 +73,7 @@ def in_this_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 async def async_to_the_end(function: Callable[[], Coroutine[Any, Any, None]], patience: float) -> None:
-    """Await something that should not be cut off halfway: who is cancelled waits for its end a while."""
+    """Await something that must not be cut off halfway: a cancelled caller waits for its end a while."""
     task = asyncio.ensure_future(function())
     try:
         await asyncio.shield(task)
@@ -85,7 +85,7 @@ async def async_to_the_end(function: Callable[[], Coroutine[Any, Any, None]], pa
             if not task.done():
                 task.cancel()
             elif not task.cancelled():
-                task.exception()  # or it is complained of that nobody looked
+                task.exception()  # read, or asyncio logs an exception that was never retrieved
         raise
 
 
@@ -95,7 +95,7 @@ def to_the_end(function: Callable[[], None], _patience: float) -> None:
 
 
 async def async_made(make: Callable[[], Coroutine[Any, Any, T]], undo: Callable[[T], None]) -> T:
-    """Await something that is made; who is cancelled meanwhile goes on, and it is undone when it is there."""
+    """Create something. If the caller is cancelled, `undo` disposes of it as soon as it has been created."""
     task = asyncio.ensure_future(make())
 
     def clean(done: asyncio.Task[T]) -> None:
@@ -152,7 +152,7 @@ class AsyncFlag:
         if self._loop is None:
             self._event.set()
             return
-        # A loop that is closed has nobody waiting.
+        # In a loop that is closed, no task waits.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._event.set)
 
@@ -183,7 +183,7 @@ class Flag:
         self._tokens: SimpleQueue[None] = SimpleQueue()
 
     def set(self) -> None:
-        # One that is set already needs no second token: whoever clears it looks around after that.
+        # A flag that is set needs no second token: the thread that clears it checks its condition after that.
         if not self._is_set:
             self._is_set = True
             self._tokens.put(None)
@@ -330,7 +330,7 @@ class Waker:
             return self._pair
 
     def wake(self) -> None:
-        # A full buffer, or a waker that is closed: whoever waits has been woken.
+        # A full buffer, or a waker that is closed: the waiting thread has been woken already.
         with contextlib.suppress(OSError):
             self._ends()[1].send(b"!")
 
@@ -370,14 +370,14 @@ class AsyncBlock:
     def watch(self, deadline: Callable[[], float], lose: Callable[[], None]) -> None:
         """Call `lose` at the deadline, which may be put off meanwhile."""
 
-        def look() -> None:
+        def check() -> None:
             if now() >= deadline():
                 lose()
             else:
                 self.watch(deadline, lose)
 
         delay = max(0.0, deadline() - now())
-        self._timer = asyncio.get_running_loop().call_later(delay, look)
+        self._timer = asyncio.get_running_loop().call_later(delay, check)
 
     def cancel(self) -> None:
         # One that finds out itself, by a call of its own, is told by that.
@@ -392,12 +392,12 @@ class AsyncBlock:
             self._timer.cancel()
         if not self._cancelled or task is None:
             return False
-        # As asyncio.timeout() does: if somebody else cancels too, theirs goes on.
+        # As asyncio.timeout() does: a cancellation by another task goes on.
         return task.uncancel() <= self._cancelling and isinstance(exc, asyncio.CancelledError)
 
 
 class Block:
-    """The `with message:` of a thread, which nobody can cancel: the message tells that it is lost."""
+    """The `with message:` of a thread, which cannot be cancelled: the message has `is_lost`."""
 
     def watch(self, deadline: Callable[[], float], lose: Callable[[], None]) -> None:
         pass

@@ -36,15 +36,15 @@ class QueueNeeds:
 class Declared:
     """The queues that are known to be there, so that each is declared once in a process.
 
-    One that was declared in somebody's transaction may be gone with it: it counts when it is still there a
-    while later.
+    A queue that was declared in a transaction of the caller may be rolled back with it. It counts as known
+    when it is still there a while later.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: set[QueueNeeds] = set()
         self._seen: dict[QueueNeeds, tuple[int, float]] = {}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
 
     def __contains__(self, needs: QueueNeeds) -> bool:
         return needs in self._known
@@ -60,12 +60,12 @@ class Declared:
             elif time.monotonic() > seen_at + LASTING_SECONDS:
                 self._known.add(needs)
 
-    def tell_difference(self, needs: QueueNeeds, difference: str) -> None:
+    def report_difference(self, needs: QueueNeeds, difference: str) -> None:
         """Log that a queue is not as it should be, and that this role may not change it; once."""
         with self._lock:
-            is_told = self._told.get(needs.name) == difference
-            self._told[needs.name] = difference
-        if not is_told:
+            is_reported = self._reported.get(needs.name) == difference
+            self._reported[needs.name] = difference
+        if not is_reported:
             logger.warning(
                 "queue %s is not as the code has it: %s. Only penstock_admin may change it: "
                 "penstock queue alter %s, or start a worker once with that role",

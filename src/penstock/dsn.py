@@ -30,7 +30,7 @@ _DRIVER = re.compile(r"^(postgres(?:ql)?)\+\w+://")
 
 CONNECT_TIMEOUT_SECONDS = 10
 
-# A connection whose other end is gone without a word is given up after some 30 seconds, not after two hours.
+# A connection whose other end has vanished is given up after some 30 seconds, not after two hours.
 KEEPALIVE = {
     "keepalives_idle": "15",
     "keepalives_interval": "5",
@@ -40,7 +40,7 @@ KEEPALIVE = {
 
 SHOWN = ("host", "hostaddr", "port", "dbname", "user")
 HIDDEN = "***"
-# Parameters whose values are nobody else's business.
+# Parameters whose values are secrets.
 SECRET = re.compile("pass|secret|scram")
 FORM = "it should read postgresql://user:password@host:port/name, or host=... dbname=..."
 ESCAPE = "in a URL write @ as %40, / as %2F, : as %3A and % as %25 within a user or password"

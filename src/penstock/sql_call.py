@@ -4,7 +4,7 @@ Parameters travel as text or bytes and are cast by the server; what comes back i
 bytes. So it does not matter which driver carries a call, nor how it is set up to treat JSON or time zones.
 
 Every type, function and operator is qualified. The owner of a database can set a search path for all sessions
-in it, and his objects must not take the place of those of PostgreSQL.
+in it, and objects of the owner must not replace those of PostgreSQL.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ NULL: Final = object()
 
 
 class Repeat(Enum):
-    """What to do where the connection was lost, and nobody knows whether the call has taken effect."""
+    """What to do where the connection was lost, and the call may have taken effect or not."""
 
     SAFE = "call again: twice does no more than once"
     DOUBTFUL = "call again, but if that finds nothing to do, the first one may have done it"
-    NEVER = "tell the caller"
+    NEVER = "raise the error in the caller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Call(Generic[T]):
     remedy: Callable[[], Call[Any]] | None = None
     # How long the server may be silent over it beyond call_timeout: it waits for locks, or has much to do.
     may_take: float = 0.0
-    # A later answer is of no use, whatever call_timeout says.
+    # A later answer is of no use, even where call_timeout is longer.
     within: float = math.inf
 
     def silence_limit(self, call_timeout: float | None) -> float | None:

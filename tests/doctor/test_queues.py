@@ -119,11 +119,11 @@ def test_a_tenant_that_waits_although_a_permit_is_free(
         assert patient.wrong("overdue") == []
 
 
-def test_nobody_has_ever_maintained(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
+def test_maintain_was_never_called(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
     sql.execute("update penstock.upkeep set done_at = '-infinity'")
     found = patient.one("maintenance", patience=0)
     assert found.status == "warning"
-    assert "Nobody has ever maintained" in found.found
+    assert "No process has ever called maintain()" in found.found
     queue.delete_queue("billing")
     assert patient.one("maintenance", patience=0).status == "ok"
 

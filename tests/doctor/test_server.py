@@ -246,7 +246,7 @@ def test_connections_near_the_limit(small: Server) -> None:
             stack.enter_context(psycopg.connect(small.dsn(), application_name="greedy"))
         finds("warning")
         stack.enter_context(psycopg.connect(small.dsn(), application_name="greedy"))
-        finds("problem", "the server: 7 of 7 connections are in use. Who has most: 6 greedy of postgres")
+        finds("problem", "the server: 7 of 7 connections are in use. Most of them: 6 greedy of postgres")
 
 
 def test_a_listener_that_does_not_listen(small: Server) -> None:

@@ -117,7 +117,7 @@ def test_who_maintains_and_never_ends_is_named(patient: Patient, connect: Connec
     with transaction(connect(), "select from penstock.maintain()") as pid:
         found = patient.wrong("maintenance", patience=0)[0]
         assert (found.status, found.subject) == ("problem", f"pid {pid}")
-        assert "nobody else can" in found.found
+        assert "no other session can" in found.found
 
 
 def test_a_locked_table_stops_nobody(patient: Patient, connect: Connect) -> None:
@@ -128,7 +128,7 @@ def test_a_locked_table_stops_nobody(patient: Patient, connect: Connect) -> None
     assert (found["locks"].status, found["locks"].subject) == ("problem", f"pid {pid}")
     assert "penstock.ready" in found["locks"].found
     assert found["consumers"].status == "unknown"
-    assert "somebody has locked" in found["consumers"].found
+    assert "another session has locked" in found["consumers"].found
     assert patient.wrong("locks", patience=0) == []
 
 

@@ -280,3 +280,16 @@ async def test_claimed_in_a_transaction_that_is_broken_by_the_block(stage: Stage
     await stage.caller.rollback()
 
     assert await stage.payloads() == [1]
+
+
+@behaviour
+async def test_error_after_many_were_settled_in_an_open_transaction(stage: Stage) -> None:
+    message = await stage.claim_new()
+    await stage.caller.begin()
+    with pytest.raises(BlockFailed):
+        async with message:
+            await stage.tx.release_many([message])
+            raise BlockFailed
+    await stage.caller.rollback()
+
+    assert (await stage.details(message.id)).state == "active"

@@ -37,7 +37,7 @@ class Timed(Generic[T]):
 
 
 class AsyncCallRunner:
-    """Runs calls: on a client's own connections, or in somebody's transaction."""
+    """Runs calls: on a client's own connections, or in a transaction of the caller."""
 
     def __init__(self, codec: Codec[Any] | None) -> None:
         self._codec = codec

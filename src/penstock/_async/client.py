@@ -1,4 +1,4 @@
-"""The client: connections of its own, consumers, and the way into somebody's transaction."""
+"""The client: connections of its own, consumers, and transactions of the caller."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 # A claim that fails for a message that cannot be sent, although none such is found, is tried so often.
 MOST_FRUITLESS = 2
-# An attempt that was made to write where nobody may: this server is a standby now.
+# The server takes no writes: it is a standby now.
 READ_ONLY = "25006"
-# No resources, told to stop, a deadlock, a lock that was not to be had: another time it may work.
+# No resources, a shutdown, a deadlock, a lock timeout: the call may succeed later.
 NOT_NOW = (READ_ONLY, "53", "57", "40", "55P03")
-# A statement that was prepared does not fit any more, or is not there any more.
+# A prepared statement does not fit the schema any more, or is not there any more.
 STALE = ("0A000", "26000")
 
 
@@ -118,7 +118,7 @@ class AsyncClient(AsyncApi):
         self._former: AsyncConnections | None = None
         self._closed = False
         self._silence_log = SilenceLog()
-        # What is set on each connection.
+        # Statements that each new connection runs.
         self._settings: tuple[str, ...] = ()
         self._runtime = AsyncConsumerRuntime(
             self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
@@ -154,7 +154,7 @@ class AsyncClient(AsyncApi):
                     await in_thread(embedded.__exit__, None, None, None)
 
     def _abandon(self) -> None:
-        """Let go of all connections without waiting for anybody: the loop that they belonged to is over."""
+        """Close all connections without waiting: the loop that they belonged to has ended."""
         self._closed = True
         connections, self._connections = self._connections or self._former, None
         if connections is not None:
@@ -195,7 +195,7 @@ class AsyncClient(AsyncApi):
             if dsn is None if self._install is None else self._install:
                 await in_thread(install_schema, connections.dsn)
             await self._check(connections, patience)
-            # The first one was made before this was known.
+            # The first connection was made before its settings were known.
             await connections.forget_idle()
         except BaseException:
             await connections.close()
@@ -233,10 +233,10 @@ class AsyncClient(AsyncApi):
             return None
         return call.parse(found) if found else None
 
-    # Somebody's transaction, or one of our own
+    # A transaction of the caller, or one of the client
 
     def using(self, connection: C) -> AsyncTransaction[C]:
-        """The same calls on somebody's own connection, as a part of the transaction that is open there.
+        """The same calls on a connection of the caller, as a part of the transaction that is open there.
 
         A connection of psycopg, or a session or connection of SQLAlchemy; of psycopg2 or Django where calls
         block, of asyncpg where they are awaited. Anything else is refused, with a list of what is taken.
@@ -324,7 +324,7 @@ class AsyncClient(AsyncApi):
                 remedy = call.remedy()
                 failure = exc
             rejected = await self._attempt_once(remedy, patience, beyond=beyond)
-            # None: somebody else has rejected it meanwhile, or it is something else that fails.
+            # None: another client has rejected the message meanwhile, or the claim fails for another reason.
             fruitless = 0 if rejected.result else fruitless + 1
             for message in rejected.result:
                 logger.error(

@@ -1,6 +1,6 @@
 """The connections of a client: opened when needed, kept when idle, the one used last is used next.
 
-There is no thread behind it, so that a failure to connect is told to who asked, at once and in full, and a
+There is no thread behind it, so that a failure to connect is raised in the caller, at once and in full, and a
 process may fork.
 """
 
@@ -98,7 +98,7 @@ class AsyncOwn(AsyncPsycopg):
                 if not _is_readable(self.connection.fileno()):
                     break
                 self.connection.pgconn.consume_input()
-            # Nobody listens on this connection, but what has come is parsed by this.
+            # Notices that have arrived are parsed by this, although no consumer listens on this connection.
             self.connection.pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
                 await self.fetch(calls.probe(PROBE_ANSWER_SECONDS))
@@ -142,7 +142,7 @@ class AsyncConnections:
     async def lend(self, patience: float = 0.0, *, beyond: bool = False) -> AsyncIterator[AsyncOwn]:
         """A connection for as long as the block runs; if there is no server, wait for it so many seconds.
 
-        beyond: even if all are lent. Leases have to be kept above all while everybody is at work.
+        beyond: even if all are lent. Leases must be extended even while all connections are busy.
         """
         if self._closed:
             raise ClientClosed
@@ -272,7 +272,7 @@ class AsyncConnections:
 
 
 async def connect(conninfo: str, prepare_threshold: int | None) -> AsyncWatchedConnection:
-    """A new connection; who is cancelled while it is made leaves none behind."""
+    """A new connection. If the caller is cancelled meanwhile, it is closed as soon as it has been made."""
 
     async def make() -> AsyncWatchedConnection:
         return await AsyncWatchedConnection.connect(

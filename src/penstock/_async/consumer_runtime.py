@@ -56,7 +56,7 @@ class AsyncConsumerRuntime:
         self._start()
 
     def be_quiet(self) -> None:
-        """Somebody else tells of trouble with the database."""
+        """The caller reports trouble with the database, so this does not."""
         self.is_quiet = self._listener.is_quiet = True
 
     def _start(self) -> None:
@@ -85,7 +85,7 @@ class AsyncConsumerRuntime:
                 self._maintenance.start()
 
     def leave(self, consumer: AsyncConsumer[Any], channel: str | None, flag: AsyncFlag) -> None:
-        """A consumer ends. The leases of what is still in its block are kept until that ends."""
+        """A consumer ends. The leases of messages in a block are extended until the block ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
@@ -95,7 +95,7 @@ class AsyncConsumerRuntime:
             self._listener.unsubscribe(channel, flag)
 
     def keep(self, consumer: AsyncConsumer[Any], within: float) -> None:
-        """A consumer has leases to be kept, the first of them within so many seconds."""
+        """Extend the leases of a consumer; the first of them is due within so many seconds."""
         self._lease_extender.keep(consumer, within)
 
     async def listen(self, queue_name: str, flag: AsyncFlag) -> str | None:
@@ -125,7 +125,7 @@ class AsyncConsumerRuntime:
         return timed.result
 
     def unlisten(self, channel: str | None, flag: AsyncFlag) -> None:
-        """Nobody waits for this flag any more."""
+        """Do not set this flag any more."""
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
 

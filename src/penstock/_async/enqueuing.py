@@ -117,7 +117,7 @@ class AsyncEnqueuing:
                 queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed
             )
             if queue.has_options and (difference := await self._difference(queue)):
-                self._declared.tell_difference(queue, difference)
+                self._declared.report_difference(queue, difference)
             self._declared.add(queue, queue_id, is_committed=self._is_own)
 
     async def _difference(self, queue: QueueNeeds) -> str | None:

@@ -23,7 +23,7 @@ CLOSE_SECONDS = 5.0
 
 
 class Kept(Protocol):
-    """A consumer whose leases are kept."""
+    """A consumer with leases to be extended."""
 
     def _keep_in(self) -> float: ...
 
@@ -44,7 +44,7 @@ class AsyncLeaseExtender:
         self._stopped = False
 
     def keep(self, consumer: Kept, within: float) -> None:
-        """Look after the leases of a consumer that has new ones, the first of them within so many seconds."""
+        """Extend the new leases of a consumer; the first of them is due within so many seconds."""
         with self._lock:
             self._consumers.add(consumer)
             if self._background is None or not self._background.is_alive():
@@ -60,7 +60,7 @@ class AsyncLeaseExtender:
 
     async def _run(self) -> None:
         while not self._stopped:
-            # First said, then looked: a lease that comes in between is seen here, or sets the flag.
+            # The flag is cleared before the leases are read: a lease that is added in between sets it again.
             self._flag.clear()
             self._wakes_at = math.inf
             pause = min(max(self._due_in(), SHORTEST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
@@ -71,7 +71,7 @@ class AsyncLeaseExtender:
                     await self._extend_leases(consumer)
 
     def _due_in(self) -> float:
-        """In how many seconds the next lease is due. Who has none is forgotten until it has."""
+        """In how many seconds the next lease is due. Consumers without leases are forgotten until keep()."""
         with self._lock:
             due = {consumer: consumer._keep_in() for consumer in self._consumers}
             self._consumers = {consumer for consumer in due if due[consumer] < math.inf}
@@ -84,6 +84,6 @@ class AsyncLeaseExtender:
             logger.debug("leases were not extended: %s", exc)
             consumer._put_off()
         except Exception:
-            # Whatever is wrong with one of them, the others need their leases.
+            # A fault of one consumer must not cost the others their leases.
             logger.exception("leases were not extended")
             consumer._put_off()

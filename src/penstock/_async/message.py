@@ -31,20 +31,20 @@ UNREAD = object()
 
 @dataclass(slots=True, eq=False)
 class AsyncLease:
-    """What changes while a message is held."""
+    """The state of a message while a consumer holds it."""
 
     api: AsyncConsuming
     # The length that was asked for, and the end by this machine's own clock.
     seconds: float
     deadline: float
     until: int
-    # Called with True at the begin of a block, and False at its end.
+    # Called with True when a block begins, and with False when it ends.
     in_block: Callable[[AsyncMessage[Any], bool], None] | None = None
     reraise: bool = False
     is_lost: bool = False
     is_settling: bool = False
     is_settled: bool = False
-    # Where that was done in a transaction: it may be open still, or rolled back.
+    # The transaction that settled the message: it may still be open, or rolled back.
     settled_by: AsyncConsuming | None = None
     # The transaction, other than that of the claim, in which the caller last settled or extended the message,
     # or tried to.
@@ -53,13 +53,13 @@ class AsyncLease:
     payload: Any = UNREAD
 
     def extended(self, extended: Extended, sent_at: float) -> None:
-        """It was extended, by a call that was sent at that time."""
+        """The lease was extended by a call that was sent at `sent_at`."""
         self.until = extended.leased_until
         self.deadline = sent_at + extended.lease_seconds
 
     @property
     def is_over(self) -> bool:
-        """Whether it is settled for good; in a transaction that has ended it may be, or not at all."""
+        """Whether the message is settled for good. A transaction that settled it may be rolled back."""
         return self.is_settled and self.settled_by is None
 
     @property
@@ -78,7 +78,7 @@ class AsyncLease:
         return self.is_joined or self.is_locked or self.api._in_transaction()
 
     def lose(self) -> None:
-        """Somebody else may have it now: whoever works on it should stop. Not so if it is settled."""
+        """Another consumer may have the message now: cancel its block, unless it is settled."""
         if self.is_settled or self.is_settling:
             return
         self.is_lost = True
@@ -88,7 +88,7 @@ class AsyncLease:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class AsyncMessage(Generic[T_co]):
-    """A message, leased to whoever got it.
+    """A message, leased to the consumer that claimed it.
 
     `async with message:` acks it at the end of the block, or nacks it with the error if the block raises.
     The error is logged, not raised, unless consume() was told to reraise. What was settled in the block is
@@ -101,6 +101,14 @@ class AsyncMessage(Generic[T_co]):
     _claimed: Claimed
     _codec: Codec[Any] | None
     _lease: AsyncLease
+
+    @property
+    def internals(self) -> Claimed:
+        """The row that was claimed, with payload and headers as stored.
+
+        For other packages of Penstock; not a part of the API.
+        """
+        return self._claimed
 
     @property
     def id(self) -> int:
@@ -157,12 +165,12 @@ class AsyncMessage(Generic[T_co]):
 
     @property
     def tenant(self) -> str | None:
-        """Whose it is."""
+        """The tenant that the message belongs to, if any."""
         return self._claimed.tenant
 
     @property
     def receipt(self) -> Receipt:
-        """What is needed to settle it from somewhere else."""
+        """The queue, id and token: enough to settle the message in another process."""
         return Receipt(self._claimed.queue_name, self._claimed.message_id, self._claimed.token)
 
     @property
@@ -171,19 +179,19 @@ class AsyncMessage(Generic[T_co]):
         return self._lease.is_lost or (not self._lease.is_settled and now() > self._lease.deadline)
 
     async def ack(self, *, result: object = None) -> None:
-        """It is done. Raises LeaseLost where the lease is not held any more."""
+        """The message is done. Raises LeaseLost where the lease is not held any more."""
         await self._lease.api.ack(self, result=result)
 
     async def nack(self, *, delay: Duration | None = None, error: str | None = None) -> None:
-        """It failed: deliver it again after the delay, or by the queue's retry_delays, or bury it."""
+        """The message failed: deliver it again after the delay or by retry_delays, or bury it."""
         await self._lease.api.nack(self, delay=delay, error=error)
 
     async def release(self, *, delay: Duration | None = None) -> None:
-        """Give it back as if it had not been delivered, at once or after the delay: no attempt is counted."""
+        """Give the message back, at once or after the delay. The attempt is not counted."""
         await self._lease.api.release(self, delay=delay)
 
     async def reject(self, error: str | None = None) -> None:
-        """It failed, and need not be tried again: to the dead letters."""
+        """The message failed for good: move it to the dead letters."""
         await self._lease.api.reject(self, error)
 
     async def extend(self, extension: Duration) -> datetime:
@@ -218,7 +226,7 @@ class AsyncMessage(Generic[T_co]):
             logger.warning("%r could not be settled: %s", self, failure)
             return False
         finally:
-            # Not before: to settle it may take longer than a lease, where many wait for a connection.
+            # After settling, not before: a call that waits for a connection may take longer than a lease.
             if lease.in_block is not None:
                 lease.in_block(self, False)
         return self._was_handled(exc, in_transaction=in_transaction)
@@ -244,7 +252,7 @@ class AsyncMessage(Generic[T_co]):
         try:
             await self.nack(error=describe(exc))
         except LeaseLost:
-            # Acked in a transaction that was committed before the error: so be it.
+            # The message was acked in a transaction that was committed before the error: it stays acked.
             if not was_settled:
                 raise
 
@@ -271,5 +279,5 @@ def describe(exc: BaseException) -> str:
     try:
         text = str(exc)
     except Exception:
-        text = ""  # one that cannot even be told is an error all the same
+        text = ""  # an exception whose text fails is still an exception
     return f"{type(exc).__qualname__}: {text}" if text else type(exc).__qualname__

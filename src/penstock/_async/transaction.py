@@ -1,4 +1,4 @@
-"""The calls in somebody's own transaction."""
+"""The calls in a transaction of the caller."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ C = TypeVar("C")
 
 
 class AsyncTransaction(AsyncApi, Generic[C]):
-    """All calls, on a connection that somebody else commits or rolls back."""
+    """All calls, on a connection that the caller commits or rolls back."""
 
     def __init__(self, connection: C, executor: AsyncExecutor, codec: Codec[Any] | None) -> None:
         super().__init__(codec)
         self.connection = connection
         self._executor = executor
-        # The connection belongs to somebody else by now.
+        # The connection is back with the client, which may have lent it again.
         self._is_over = False
 
     def in_transaction(self) -> bool:
@@ -48,6 +48,10 @@ class AsyncTransaction(AsyncApi, Generic[C]):
     async def _settle(self, message: Settleable, call: Call[bool]) -> None:
         self._join([message])
         await super()._settle(message, call)
+
+    def _mark(self, message: Settleable, *, settled: bool) -> None:
+        self._join([message])
+        super()._mark(message, settled=settled)
 
     async def ack_many(
         self, messages: Iterable[Settleable], *, results: Sequence[object] | None = None

@@ -1,7 +1,7 @@
 # Written by tools/unasync.py from src/penstock/_async/client.py:
 # change that, run `make generate`.
 
-"""The client: connections of its own, consumers, and the way into somebody's transaction."""
+"""The client: connections of its own, consumers, and transactions of the caller."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
 # A claim that fails for a message that cannot be sent, although none such is found, is tried so often.
 MOST_FRUITLESS = 2
-# An attempt that was made to write where nobody may: this server is a standby now.
+# The server takes no writes: it is a standby now.
 READ_ONLY = "25006"
-# No resources, told to stop, a deadlock, a lock that was not to be had: another time it may work.
+# No resources, a shutdown, a deadlock, a lock timeout: the call may succeed later.
 NOT_NOW = (READ_ONLY, "53", "57", "40", "55P03")
-# A statement that was prepared does not fit any more, or is not there any more.
+# A prepared statement does not fit the schema any more, or is not there any more.
 STALE = ("0A000", "26000")
 
 
@@ -121,7 +121,7 @@ class Client(Api):
         self._former: Connections | None = None
         self._closed = False
         self._silence_log = SilenceLog()
-        # What is set on each connection.
+        # Statements that each new connection runs.
         self._settings: tuple[str, ...] = ()
         self._runtime = ConsumerRuntime(
             self, self._attempt, self._connect_listener, maintain=flag("maintain", maintain)
@@ -157,7 +157,7 @@ class Client(Api):
                     in_this_thread(embedded.__exit__, None, None, None)
 
     def _abandon(self) -> None:
-        """Let go of all connections without waiting for anybody: the loop that they belonged to is over."""
+        """Close all connections without waiting: the loop that they belonged to has ended."""
         self._closed = True
         connections, self._connections = self._connections or self._former, None
         if connections is not None:
@@ -198,7 +198,7 @@ class Client(Api):
             if dsn is None if self._install is None else self._install:
                 in_this_thread(install_schema, connections.dsn)
             self._check(connections, patience)
-            # The first one was made before this was known.
+            # The first connection was made before its settings were known.
             connections.forget_idle()
         except BaseException:
             connections.close()
@@ -236,10 +236,10 @@ class Client(Api):
             return None
         return call.parse(found) if found else None
 
-    # Somebody's transaction, or one of our own
+    # A transaction of the caller, or one of the client
 
     def using(self, connection: C) -> Transaction[C]:
-        """The same calls on somebody's own connection, as a part of the transaction that is open there.
+        """The same calls on a connection of the caller, as a part of the transaction that is open there.
 
         A connection of psycopg, or a session or connection of SQLAlchemy; of psycopg2 or Django where calls
         block, of asyncpg where they are awaited. Anything else is refused, with a list of what is taken.
@@ -325,7 +325,7 @@ class Client(Api):
                 remedy = call.remedy()
                 failure = exc
             rejected = self._attempt_once(remedy, patience, beyond=beyond)
-            # None: somebody else has rejected it meanwhile, or it is something else that fails.
+            # None: another client has rejected the message meanwhile, or the claim fails for another reason.
             fruitless = 0 if rejected.result else fruitless + 1
             for message in rejected.result:
                 logger.error(

@@ -3,7 +3,7 @@
 
 """The connections of a client: opened when needed, kept when idle, the one used last is used next.
 
-There is no thread behind it, so that a failure to connect is told to who asked, at once and in full, and a
+There is no thread behind it, so that a failure to connect is raised in the caller, at once and in full, and a
 process may fork.
 """
 
@@ -101,7 +101,7 @@ class Own(Psycopg):
                 if not _is_readable(self.connection.fileno()):
                     break
                 self.connection.pgconn.consume_input()
-            # Nobody listens on this connection, but what has come is parsed by this.
+            # Notices that have arrived are parsed by this, although no consumer listens on this connection.
             self.connection.pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
                 self.fetch(calls.probe(PROBE_ANSWER_SECONDS))
@@ -145,7 +145,7 @@ class Connections:
     def lend(self, patience: float = 0.0, *, beyond: bool = False) -> Iterator[Own]:
         """A connection for as long as the block runs; if there is no server, wait for it so many seconds.
 
-        beyond: even if all are lent. Leases have to be kept above all while everybody is at work.
+        beyond: even if all are lent. Leases must be extended even while all connections are busy.
         """
         if self._closed:
             raise ClientClosed
@@ -275,7 +275,7 @@ class Connections:
 
 
 def connect(conninfo: str, prepare_threshold: int | None) -> WatchedConnection:
-    """A new connection; who is cancelled while it is made leaves none behind."""
+    """A new connection. If the caller is cancelled meanwhile, it is closed as soon as it has been made."""
 
     def make() -> WatchedConnection:
         return WatchedConnection.connect(conninfo, autocommit=True, prepare_threshold=prepare_threshold)

@@ -59,7 +59,7 @@ class ConsumerRuntime:
         self._start()
 
     def be_quiet(self) -> None:
-        """Somebody else tells of trouble with the database."""
+        """The caller reports trouble with the database, so this does not."""
         self.is_quiet = self._listener.is_quiet = True
 
     def _start(self) -> None:
@@ -88,7 +88,7 @@ class ConsumerRuntime:
                 self._maintenance.start()
 
     def leave(self, consumer: Consumer[Any], channel: str | None, flag: Flag) -> None:
-        """A consumer ends. The leases of what is still in its block are kept until that ends."""
+        """A consumer ends. The leases of messages in a block are extended until the block ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
@@ -98,7 +98,7 @@ class ConsumerRuntime:
             self._listener.unsubscribe(channel, flag)
 
     def keep(self, consumer: Consumer[Any], within: float) -> None:
-        """A consumer has leases to be kept, the first of them within so many seconds."""
+        """Extend the leases of a consumer; the first of them is due within so many seconds."""
         self._lease_extender.keep(consumer, within)
 
     def listen(self, queue_name: str, flag: Flag) -> str | None:
@@ -128,7 +128,7 @@ class ConsumerRuntime:
         return timed.result
 
     def unlisten(self, channel: str | None, flag: Flag) -> None:
-        """Nobody waits for this flag any more."""
+        """Do not set this flag any more."""
         if channel is not None:
             self._listener.unsubscribe(channel, flag)
 

@@ -116,7 +116,7 @@ class Enqueuing:
                 queue.name, max_active=queue.max_active, retain_completed=queue.retain_completed
             )
             if queue.has_options and (difference := self._difference(queue)):
-                self._declared.tell_difference(queue, difference)
+                self._declared.report_difference(queue, difference)
             self._declared.add(queue, queue_id, is_committed=self._is_own)
 
     def _difference(self, queue: QueueNeeds) -> str | None:

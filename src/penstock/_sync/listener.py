@@ -4,7 +4,7 @@
 """One connection that listens, however many consumers wait.
 
 It comes back by itself after a cut, a failover or a connection that is dead without a word, and subscribes
-again; whoever waits is woken then, since nobody knows what was missed. Consumers poll meanwhile.
+again. It wakes all consumers then, since notifications may have been missed. Consumers poll meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("penstock")
 # After so long without a word from the server it is asked for one, and has so long to answer.
 PROBE_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
-# Who closes waits so long for a connection that is being made.
+# How long close() waits for a connection that is being made.
 CLOSE_SECONDS = 1.0
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.1
@@ -58,7 +58,7 @@ class Listener:
         self._stopped = False
         self._troubled = False
         self._has_told_of_pooler = False
-        # Whether somebody else tells of trouble with the database.
+        # Whether the caller reports trouble with the database.
         self.is_quiet = False
         self._connection: Connection | None = None
         self._backoff = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS)

@@ -21,8 +21,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measure. clients: who did it side by side. The milliseconds are those of a call, where calls were
-    timed; for a latency, from just before the send to the message in process.
+    """One measure. clients: how many did it side by side. The milliseconds are those of a call, where calls
+    were timed; for a latency, from just before the send to the message in process.
     """
 
     name: str

@@ -43,7 +43,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 0.05
 """Seconds that a queue rests before each message whose latency is taken; at random, not to fall into step."""
 TASK = "nothing"
 
-Tell = Callable[[int], None]
+Report = Callable[[int], None]
 """Called with how many more are done."""
 
 
@@ -51,7 +51,7 @@ class Job(Protocol):
     """Something to do in another process: first prepare, then, with all others, run."""
 
     def prepare(self, client: Client) -> None: ...
-    def run(self, client: Client, tell: Tell) -> Outcome: ...
+    def run(self, client: Client, report: Report) -> Outcome: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Amount:
     count: int
     seconds: float
 
-    def repeat(self, step: Callable[[], int], tell: Tell) -> Outcome:
+    def repeat(self, step: Callable[[], int], report: Report) -> Outcome:
         """Repeat a step, which says how many it did; until there is nothing to do, or it is enough."""
         durations: list[float] = []
         messages = 0
@@ -74,7 +74,7 @@ class Amount:
             durations.append(after - before)
             messages += done
             before = after
-            tell(done)
+            report(done)
         return Outcome(started, before, messages, durations)
 
 
@@ -93,7 +93,7 @@ class Statement:
     def prepare(self, client: Client) -> None:
         """The connection is made by run(): one cannot be kept in what goes from process to process."""
 
-    def run(self, _client: Client, tell: Tell) -> Outcome:
+    def run(self, _client: Client, report: Report) -> Outcome:
         with psycopg.connect(complete(self._dsn), autocommit=True) as connection:
 
             def step() -> int:
@@ -102,7 +102,7 @@ class Statement:
 
             for _ in range(WARM_UP):
                 step()
-            return self._amount.repeat(step, tell)
+            return self._amount.repeat(step, report)
 
 
 class RoundTrip(Statement):
@@ -128,12 +128,12 @@ class Send:
         for _ in range(WARM_UP):
             client.send(self.queue, self.payload)
 
-    def run(self, client: Client, tell: Tell) -> Outcome:
+    def run(self, client: Client, report: Report) -> Outcome:
         def step() -> int:
             client.send(self.queue, self.payload)
             return 1
 
-        return self.amount.repeat(step, tell)
+        return self.amount.repeat(step, report)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +148,8 @@ class SendBatch:
         for _ in range(WARM_UP):
             self._send(client)
 
-    def run(self, client: Client, tell: Tell) -> Outcome:
-        return self.amount.repeat(lambda: self._send(client), tell)
+    def run(self, client: Client, report: Report) -> Outcome:
+        return self.amount.repeat(lambda: self._send(client), report)
 
     def _send(self, client: Client) -> int:
         return len(client.send_many(self.queue, [self.payload] * min(BATCH, self.amount.count)))
@@ -166,9 +166,9 @@ class SendMany:
     def prepare(self, client: Client) -> None:
         pass
 
-    def run(self, client: Client, tell: Tell) -> Outcome:
+    def run(self, client: Client, report: Report) -> Outcome:
         started = time.monotonic()
-        sent = client.send_many(self.queue, [self.payload] * self.count, progress=tell)
+        sent = client.send_many(self.queue, [self.payload] * self.count, progress=report)
         return Outcome(started, time.monotonic(), len(sent))
 
 
@@ -183,13 +183,13 @@ class SendPaced:
     def prepare(self, client: Client) -> None:
         pass
 
-    def run(self, client: Client, tell: Tell) -> Outcome:
+    def run(self, client: Client, report: Report) -> Outcome:
         chosen = random.Random(11)
         started = time.monotonic()
         for number in range(WARM_UP + self.count):
             time.sleep(chosen.uniform(SHORTEST_PAUSE, LONGEST_PAUSE))
             client.send(self.queue, {**self.payload, "at": time.monotonic()})
-            tell(int(number >= WARM_UP))
+            report(int(number >= WARM_UP))
         return Outcome(started, time.monotonic(), self.count)
 
 
@@ -209,8 +209,8 @@ class Drain:
             client.send(self.beside, {})
             self._step(client, self.beside)
 
-    def run(self, client: Client, tell: Tell) -> Outcome:
-        return self.amount.repeat(lambda: self._step(client, self.queue), tell)
+    def run(self, client: Client, report: Report) -> Outcome:
+        return self.amount.repeat(lambda: self._step(client, self.queue), report)
 
     @staticmethod
     def _step(client: Client, queue: str) -> int:
@@ -230,7 +230,7 @@ class Receive:
     def prepare(self, client: Client) -> None:
         pass
 
-    def run(self, client: Client, tell: Tell) -> Outcome:  # noqa: ARG002 - the sender tells
+    def run(self, client: Client, report: Report) -> Outcome:  # noqa: ARG002 - the sender tells
         ages: list[float] = []
         started = time.monotonic()
         with closing(client.consume(self.queue, wait=PATIENCE_SECONDS)) as consumer:
@@ -254,10 +254,10 @@ class Work:
     def prepare(self, client: Client) -> None:
         client.send_many(self.queue, [{}] * self.amount.count, headers={"task": TASK})
 
-    def run(self, client: Client, tell: Tell) -> Outcome:
-        return asyncio.run(self._work(client, tell))
+    def run(self, client: Client, report: Report) -> Outcome:
+        return asyncio.run(self._work(client, report))
 
-    async def _work(self, client: Client, tell: Tell) -> Outcome:
+    async def _work(self, client: Client, report: Report) -> Outcome:
         from penstock.tasks.app import App
         from penstock.worker.worker import Worker
 
@@ -269,7 +269,7 @@ class Work:
         async def nothing() -> None:
             begun.append(time.monotonic())
             if len(begun) % BATCH == 0:
-                tell(BATCH)
+                report(BATCH)
             if len(begun) >= self.amount.count:
                 enough.set()
 

@@ -1,4 +1,4 @@
-"""What the figures mean, in sentences for somebody who did not write them."""
+"""What the figures mean, in sentences for readers who did not write the benchmark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARING = 1.5
 
 
 def meaning(figures: Iterable[Figure]) -> list[str]:
-    """A sentence or two for each thing that the figures tell together."""
+    """A sentence or two for each conclusion that several figures allow together."""
     found = {figure.name: figure for figure in figures}
     return [*_yardsticks(found), *_sending(found), *_draining(found), *_waiting(found)]
 

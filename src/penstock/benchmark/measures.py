@@ -34,7 +34,7 @@ YARDSTICK_SECONDS = 2.0
 
 
 class Watch(Protocol):
-    """Whom it is told how far a measure is."""
+    """Is told how far a measure is: a progress bar, or nothing."""
 
     def begin(self, name: str, total: int) -> None: ...
     def advance(self, done: int) -> None: ...
@@ -42,7 +42,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One measure: what its processes do. total: of what they tell. counted: the first so many of
+    """One measure: what its processes do. total: of what they report. counted: the first so many of
     them count; None: all.
     """
 

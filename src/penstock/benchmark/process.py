@@ -49,10 +49,10 @@ def _do(job: Job, client: Client, pipe: Connection) -> None:
 
 
 def _telling(pipe: Connection) -> Callable[[int], None]:
-    """Tells how many were done since it told last, now and then."""
+    """Reports now and then how many were done since the last report."""
     untold, last = 0, time.monotonic()
 
-    def tell(done: int) -> None:
+    def report(done: int) -> None:
         nonlocal untold, last
         untold += done
         now = time.monotonic()
@@ -60,7 +60,7 @@ def _telling(pipe: Connection) -> Callable[[int], None]:
             pipe.send(untold)
             untold, last = 0, now
 
-    return tell
+    return report
 
 
 def _trouble(exc: Exception) -> Trouble:

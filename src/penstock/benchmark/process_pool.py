@@ -13,7 +13,7 @@ from typing import Any
 from penstock.errors import PenstockError
 
 from .figures import Outcome
-from .jobs import Job, Tell
+from .jobs import Job, Report
 from .process import GO, READY, Trouble
 
 __all__ = ["ProcessPool"]
@@ -37,17 +37,17 @@ class ProcessPool:
         for process in self._processes:
             process.kill()
 
-    def do(self, jobs: Sequence[Job], tell: Tell) -> list[Outcome]:
+    def do(self, jobs: Sequence[Job], report: Report) -> list[Outcome]:
         """Each job in a process of its own; they begin together, when all are prepared."""
         while len(self._processes) < len(jobs):
             self._processes.append(_Process(self._dsn))
         processes = self._processes[: len(jobs)]
         for process, job in zip(processes, jobs, strict=True):
             process.send(job)
-        _wait(processes, lambda answer: answer == READY, tell)
+        _wait(processes, lambda answer: answer == READY, report)
         for process in processes:
             process.send(GO)
-        return _wait(processes, lambda answer: isinstance(answer, Outcome), tell)
+        return _wait(processes, lambda answer: isinstance(answer, Outcome), report)
 
 
 class _Process:
@@ -90,7 +90,7 @@ class _Process:
         self.pipe.close()
 
 
-def _wait(processes: Sequence[_Process], is_wanted: Callable[[Any], bool], tell: Tell) -> list[Any]:
+def _wait(processes: Sequence[_Process], is_wanted: Callable[[Any], bool], report: Report) -> list[Any]:
     """What was waited for, of each, in their order; all else that comes is progress."""
     pending = {process.pipe: process for process in processes}
     found: dict[_Process, Any] = {}
@@ -103,5 +103,5 @@ def _wait(processes: Sequence[_Process], is_wanted: Callable[[Any], bool], tell:
                 found[process] = answer
                 del pending[pipe]
             else:
-                tell(answer)
+                report(answer)
     return [found[process] for process in processes]

@@ -59,7 +59,7 @@ Line = list[tuple[str, str]]
 
 
 class Announcement:
-    """All that there is to tell, except for passwords."""
+    """All facts to print, without passwords."""
 
     def __init__(
         self, info: psycopg.ConnectionInfo, schema: SchemaVersion, how: str, server: Server | None

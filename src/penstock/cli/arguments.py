@@ -150,11 +150,11 @@ def yes_option(command: Command) -> Command:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is destroyed. Where nobody can answer, --yes has to be given."""
+    """Ask before something is destroyed. Without a terminal, --yes has to be given."""
     if yes:
         return
     if not is_terminal("stdin"):
-        raise click.UsageError(f"{question} Nobody is there to ask: give --yes.")
+        raise click.UsageError(f"{question} There is no terminal to ask on: give --yes.")
     try:
         is_wanted = click.confirm(printable(question), err=True)
     except click.Abort:

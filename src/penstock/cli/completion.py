@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["completion", "queue_names", "schedule_names", "topic_names"]
 
-# Somebody has pressed a key and waits.
+# The user has pressed a key and waits.
 PATIENCE_SECONDS = 2.0
 MOST_NAMES = 1000
 
@@ -63,7 +63,7 @@ def schedule_names(ctx: click.Context, incomplete: str) -> list[str]:
 
 
 def _names(ctx: click.Context, incomplete: str, names_of: Callable[[Api], list[str]]) -> list[str]:
-    """Names that begin like this; none where the database does not answer soon: nobody asked for an error."""
+    """Names that begin like this; none where the database does not answer soon."""
     from shlex import quote
 
     with suppress(Exception):

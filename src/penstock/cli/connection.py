@@ -59,7 +59,7 @@ def json_option(command: Command) -> Command:
 
 
 class Session:
-    """What a command was told of where to connect to and how to print."""
+    """The options of a command for the connection and the output."""
 
     def __init__(self, dsn: str | None, *, as_json: bool = False) -> None:
         self.dsn = dsn

@@ -111,7 +111,7 @@ def consume(
     if wait is None and not follow:
         wait = 0
     if command is None:
-        _tell_of_trouble(session.output.note)
+        _report_trouble(session.output.note)
         write = envelope if session.as_json else plain if raw else line
         _print(
             session,
@@ -134,7 +134,7 @@ def consume(
 
     async def run() -> None:
         runner = Runner(running, session.output)
-        _tell_of_trouble(runner.tell)
+        _report_trouble(runner.note)
         await runner.run(session.dsn, listen_dsn=listen_dsn, retry_for=RETRY_SECONDS)
 
     asyncio.run(run())
@@ -159,7 +159,7 @@ def _print(
         printed, patience = 0, 0.0
         try:
             if not follow:
-                # What is due is moved by whoever consumes now and then: this one has no time to.
+                # A consumer calls maintain() now and then, but this one ends before that.
                 client.maintain()
             while True:
                 consumer = client.consume(
@@ -208,7 +208,7 @@ def _write(stdout: Stdout, message: Message[Any], write: Callable[[Message[Any]]
         raise
 
 
-def _tell_of_trouble(note: Callable[[str], None]) -> None:
+def _report_trouble(note: Callable[[str], None]) -> None:
     """Say on stderr what the client has to say: that it waits for the database, that a lease was lost."""
 
     class Notes(logging.Handler):

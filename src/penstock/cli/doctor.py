@@ -1,6 +1,6 @@
 """The command that looks for what is wrong: doctor."""
 
-# ruff: noqa: PLC0415 - psycopg is imported when there is somebody to examine, so that --help is quick
+# ruff: noqa: PLC0415 - psycopg is imported when a database is examined, so that --help is quick
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _print(findings: Sequence[Finding]) -> None:
 
 
 def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """What could not be looked at for the same reason is told once."""
+    """Checks that failed for the same reason are reported together."""
     unknown: dict[str, list[Finding]] = {}
     for finding in findings:
         if finding.status == "unknown":

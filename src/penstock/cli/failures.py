@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what it was told: one line on stderr, and an exit code."""
+"""How a command ends when it fails: one line on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Failure(click.ClickException):
 
 
 def as_failure(exc: BaseException) -> Failure | None:
-    """What a user is told of an exception; None for one that is a fault of ours."""
+    """The line for the user; None for an exception that is a fault of Penstock."""
     if isinstance(exc, KeyboardInterrupt | click.Abort):
         return Failure(exit_code=INTERRUPTED)
     if isinstance(exc, PenstockError):
@@ -94,7 +94,7 @@ def _exit_code(exc: PenstockError) -> int:
 
 
 def _of(module: str, name: str) -> Any:
-    """A class of a module, if anybody has imported that: else nothing can be of it."""
+    """A class of a module, if the module is imported: else no exception can be of that class."""
     return getattr(sys.modules.get(module), name, ())
 
 

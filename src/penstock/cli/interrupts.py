@@ -22,7 +22,7 @@ def interrupting() -> Iterator[None]:
 class Interrupts:
     """Notes the first signal, so that what is under way comes to its end; the second is a KeyboardInterrupt.
 
-    So is the first where the command does nothing but wait, for input or for somebody to read its output.
+    So is the first where the command only waits, for input or for a reader of its output.
     """
 
     def __init__(self) -> None:

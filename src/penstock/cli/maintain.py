@@ -1,6 +1,6 @@
 """The command that does what is due now and then: maintain."""
 
-# ruff: noqa: PLC0415 - what waits is imported where somebody wants to
+# ruff: noqa: PLC0415 - imported where the command waits
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ SHORTEST_SECONDS = 0.1
 def maintain(session: Session, follow: bool, interval: float | None) -> None:
     """Do what is due now and then: delayed messages, expired leases, retention, floors.
 
-    Workers, consumers and `penstock up` do this by themselves; from a cron job it is for queues that nobody
-    reads. Prints what was done, with --json a line for each.
+    Workers, consumers and `penstock up` do this by themselves. A cron job does it for queues without
+    consumers. Prints what was done, with --json a line for each.
     """
     from time import sleep
 

@@ -28,7 +28,7 @@ def peek(session: Session, queue_name: str, most: int) -> None:
     """Look at the next messages of a queue without taking them.
 
     Prints their payloads, those that come next first, a line each; with --json all that is known of them.
-    Nothing is claimed: somebody else may take them at the same moment. Exit code 4 where none is ready.
+    Nothing is claimed: a consumer may take them at the same moment. Exit code 4 where none is ready.
     """
     with session.connect() as queue:
         listed = queue.list_messages(queue_name, state="ready", page_size=most)

@@ -75,7 +75,7 @@ class Target:
         return many(self.name, items, atomic=True, **options)
 
     def check(self, client: Client, output: Any) -> None:
-        """See that it is there before anything is read, and tell where nobody would get what is published."""
+        """Check that the target exists before input is read, and print a note for a topic without queues."""
         import psycopg
 
         try:
@@ -85,11 +85,13 @@ class Target:
                 return
             topics = {topic.name: topic for topic in client.list_topics()}
         except psycopg.errors.InsufficientPrivilege:
-            return  # who may only publish finds out when that is done
+            return  # a role that may only publish gets the error of the publish itself
         if self.name not in topics:
             raise TopicNotFound(f'topic "{self.name}" does not exist')
         if not topics[self.name].queue_count:
-            output.note(f"Note: topic {self.name} has no queue, so nobody gets what is published to it.")
+            output.note(
+                f"Note: topic {self.name} has no queue, so messages published to it are not delivered."
+            )
 
 
 def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,7 +118,7 @@ def with_options(command: Callable[..., Any]) -> Callable[..., Any]:
             metavar="PRIORITY",
             help="0 to 3, or urgent, high, normal, low.",
         ),
-        click.option("--tenant", "-t", help="Whose it is."),
+        click.option("--tenant", "-t", help="The tenant that the message belongs to."),
         click.option("--delay", type=duration, metavar="DURATION", help="Deliver it after so long."),
         click.option(
             "--deliver-after",
@@ -285,9 +287,9 @@ class Sending:
                         self.is_committing = self.atomic
             except BadLine as exc:
                 what = f"{source.name}, line {exc.number}: {exc.fault}{self._advice()}"
-                raise Failure(f"{what}. {self._told()}") from None
+                raise Failure(f"{what}. {self._outcome()}") from None
             except KeyboardInterrupt:
-                self.session.output.note(f"Interrupted. {self._told()}")
+                self.session.output.note(f"Interrupted. {self._outcome()}")
                 raise
         self._print(self.uncommitted)
         self._summarize(source, time.monotonic() - started_at)
@@ -321,7 +323,7 @@ class Sending:
             if not isinstance(exc, ConnectionLost):
                 self.under_way = None
             where = f"{source.name}, lines {group.first_line} to {group.last_line}"
-            raise Failure(f"{where}: {failure.message}. {self._told()}", failure.exit_code) from exc
+            raise Failure(f"{where}: {failure.message}. {self._outcome()}", failure.exit_code) from exc
         self.sent += len(ids)
         self.sent_to = group.last_line
         self.first_id = ids[0] if self.first_id is None else self.first_id
@@ -332,7 +334,7 @@ class Sending:
         elif self.ids:
             self.uncommitted += ids
 
-    def _told(self) -> str:
+    def _outcome(self) -> str:
         """What has been sent when it ends before its time."""
         done = self.target.done
         if self.is_committing:

@@ -71,7 +71,7 @@ def queue() -> None:
 @queue.command()
 @queue_argument
 @click.option("--topic", shell_complete=complete_topic, help="Subscribe it to this topic.")
-@click.option("--exclusive", is_flag=True, help="Delete it when nobody keeps it alive.")
+@click.option("--exclusive", is_flag=True, help="Delete it when no consumer keeps it alive.")
 @click.option(
     "--keep-alive", type=whole_seconds, metavar="DURATION", help="For how long an exclusive queue is kept."
 )

@@ -166,8 +166,8 @@ def _envelope_type() -> Any:
         "dedup_key": (str | None, None),
     }
     listed = {field.name for model in (DeadLetter, ListedMessage, MessageDetails) for field in fields(model)}
-    told = sorted((listed | {"id", "token", "attempt"}) - known.keys())
-    every = [(name, *known[name]) for name in known] + [(name, Any, None) for name in told]
+    ignored = sorted((listed | {"id", "token", "attempt"}) - known.keys())
+    every = [(name, *known[name]) for name in known] + [(name, Any, None) for name in ignored]
     return defstruct("Envelope", every, forbid_unknown_fields=True)
 
 

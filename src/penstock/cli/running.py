@@ -31,7 +31,7 @@ __all__ = ["Runner", "Running"]
 
 # What is kept of the errors of a command, for the history of the message.
 TAIL_BYTES = 2000
-# A command that is told to end has so long for it.
+# How long a command has to end after SIGTERM.
 GRACE_SECONDS = 2.0
 # What a shell returns where there is no such command, or it cannot be run.
 NOT_RUN = (126, 127)
@@ -91,7 +91,7 @@ class Runner:
             async with connect_async(dsn, **options) as client:
                 consumer = client.consume(
                     running.queue_name,
-                    # Nothing is taken ahead: others may have a place free.
+                    # Nothing is claimed ahead: other consumers may have a free slot.
                     batch_size=1,
                     wait=running.wait,
                     visibility_timeout=running.visibility_timeout,
@@ -99,7 +99,7 @@ class Runner:
                     reraise=True,
                 )
                 if running.wait is not None:
-                    # What is due is moved by whoever consumes now and then: this one may have no time to.
+                    # A consumer calls maintain() now and then, but this one may end before that.
                     await client.maintain()
                 # Until the very end, which waits for the reader of our output.
                 signals.enter_context(handled_in_loop(lambda _: self._signalled(consumer)))
@@ -120,16 +120,16 @@ class Runner:
             for task in self._tasks:
                 task.cancel()
         elif self._tasks:
-            self.tell(f"Waiting for {count(len(self._tasks), 'command')}; once more to end that.")
+            self.note(f"Waiting for {count(len(self._tasks), 'command')}; once more to end that.")
 
     async def _take(self, consumer: AsyncConsumer[Any]) -> None:
-        places = asyncio.Semaphore(self._running.concurrency)
+        slots = asyncio.Semaphore(self._running.concurrency)
         taken = 0
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            places.release()
-            # What a task did not expect is told by the gathering at the end, or here.
+            slots.release()
+            # An unexpected error of a task is raised by the gathering at the end, or here.
             if not task.cancelled() and (exc := task.exception()) is not None and self._fault is None:
                 self._fault = Failure(f"{type(exc).__name__}: {exc}")
             if self._fault is not None:
@@ -138,7 +138,7 @@ class Runner:
         async with consumer:
             messages = aiter(consumer)
             while not self._running.count or taken < self._running.count:
-                await places.acquire()
+                await slots.acquire()
                 message = await anext(messages, None)
                 if message is None:
                     break
@@ -237,9 +237,9 @@ class Runner:
             self._relay.write(STDOUT, as_json(facts).encode() + b"\n")
         elif end.error is not None and self._fault is None:
             first = end.error.splitlines()[0]
-            self.tell(f"message {message.id}, attempt {message.attempt}: {first} ({outcome})")
+            self.note(f"message {message.id}, attempt {message.attempt}: {first} ({outcome})")
 
-    def tell(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """On stderr, as soon as it takes it."""
         self._relay.write(STDERR, printable(text).encode(errors="replace") + b"\n")
 
@@ -248,9 +248,9 @@ class Runner:
             return
         if self._done + self._failed + self._others:
             others = f", {self._others:,} given back or lost" if self._others else ""
-            self.tell(f"{self._done:,} done, {self._failed:,} failed{others}")
+            self.note(f"{self._done:,} done, {self._failed:,} failed{others}")
         elif not self._signals:
-            self.tell(f"there is no message in queue {self._running.queue_name} now")
+            self.note(f"there is no message in queue {self._running.queue_name} now")
 
     def _conclude(self) -> None:
         if self._fault is not None:
@@ -266,7 +266,7 @@ class Runner:
 class Tail:
     """Passes on what a command writes to stderr, and keeps the end of it.
 
-    While nobody reads that, the command waits.
+    The command waits while its output is not read.
     """
 
     def __init__(self, relay: Relay) -> None:
@@ -346,5 +346,5 @@ def _environment(message: AsyncMessage[Any]) -> dict[str, str]:
         "PENSTOCK_ATTEMPT": str(message.attempt),
         "PENSTOCK_PRIORITY": str(message.priority),
         "PENSTOCK_TENANT": message.tenant or "",
-        "PENSTOCK_HEADERS": message._claimed.headers or "{}",
+        "PENSTOCK_HEADERS": message.internals.headers or "{}",
     }

@@ -75,7 +75,7 @@ def top(session: Session, *, interval: float, sort: str, reverse: bool, pattern:
 
 
 def _is_terminal() -> bool:
-    """Whether there is somebody who sees a screen and has keys."""
+    """Whether a user sees a screen and has keys."""
     has_screen = os.environ.get("TERM", "") not in {"", "dumb", "unknown"}
     return has_screen and is_terminal("stdin") and is_terminal()
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["up"]
 
-# How long the end of the embedded server is waited for, to tell of it.
+# How long to wait for the end of the embedded server before the last line is printed.
 STOP_SECONDS = 20.0
 
 
@@ -72,7 +72,7 @@ def _configure_logging(level: str, *, demo: bool) -> None:
 
     configure_logging(level)
     if demo and level != "debug":
-        # That its handlers fail is the point of a demo; and of the database the maintenance tells.
+        # Handlers of the demo fail on purpose. The maintenance reports trouble with the database.
         logging.getLogger("penstock").setLevel(logging.ERROR)
         logging.getLogger("penstock.demo").setLevel(logging.CRITICAL)
         for name in ("penstock.up", "penstock.health"):
@@ -107,7 +107,7 @@ def _database(dsn: str | None, output: Output) -> Iterator[tuple[str, Server | N
 
 
 def _prepare(dsn: str, server: Server | None, *, migrate: bool) -> Announcement:
-    """See to the schema; what there is to tell of the database."""
+    """Install or check the schema; returns the facts to print about the database."""
     from penstock.schema import check, install
 
     with connect(dsn) as connection:
@@ -183,9 +183,9 @@ def _revive(server: Server) -> None:
     def start() -> None:
         from penstock.embedded import EmbeddedError
 
-        # Tried again, and told by whoever waits for it.
+        # The maintenance reports the trouble, and calls this again.
         with contextlib.suppress(EmbeddedError):
             server.start()
 
-    # Not one that the end of this process would wait for.
+    # A daemon: the process must not wait for it when it ends.
     threading.Thread(target=start, name=name, daemon=True).start()

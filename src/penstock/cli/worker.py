@@ -111,7 +111,7 @@ def worker(  # noqa: PLR0917 - one for each option
     health = Health()
     try:
         # First of all: what the app starts when it is imported must not speak to systemd in our name.
-        with reporting(health, port=None if is_supervised() else health_port, host=health_host) as told:
+        with reporting(health, port=None if is_supervised() else health_port, host=health_host) as reported:
             # Then the app: it may set up logging itself.
             found = find_app(app)
             # dictConfig() disables what is there already, unless it is told not to: ours came before.
@@ -120,8 +120,8 @@ def worker(  # noqa: PLR0917 - one for each option
             configure_logging(log_level, as_json=as_json)
             from penstock.worker.worker import Worker
 
-            if told.port is not None:
-                logger.info("health on %s", told.url)
+            if reported.port is not None:
+                logger.info("health on %s", reported.url)
             # A watchdog ends a process that hangs with SIGABRT: then it says where.
             with suppress(RuntimeError, OSError):
                 faulthandler.enable()

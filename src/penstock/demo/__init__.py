@@ -8,7 +8,7 @@ It uses the package as any program would, and is meant to be read:
 - `tasks.py` is an app with tasks, one of them periodic, which a worker runs;
 - `service.py` starts all of it, and ends it.
 
-All names begin with `demo.`, so that it gets in nobody's way: to get rid of it, delete its topics and queues.
+All names begin with `demo.`, so that it disturbs no other queue. To remove it, delete its topics and queues.
 """
 
 from penstock.demo.service import Demo

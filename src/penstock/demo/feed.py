@@ -46,7 +46,7 @@ def any_customer() -> str:
 
 
 def order(customer: str) -> dict[str, Any]:
-    # Who builds web forms forgets a check now and then: one in 50 has no address.
+    # The web form of the shop lacks a check: one order in 50 has no address.
     address = None if random.random() < 0.02 else {"city": "Riga", "postcode": "LV-1050"}
     return {
         "order": next(numbers),

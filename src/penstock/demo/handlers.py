@@ -101,7 +101,7 @@ async def remind(_client: AsyncClient, _message: Message) -> None:
     await asyncio.sleep(0.02)
 
 
-# Who consumes what
+# Consumers and their queues
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Demo:
     def __init__(self, dsn: str) -> None:
         self.started = asyncio.Event()
         self._stopping = asyncio.Event()
-        # Whoever runs the demo does the maintenance, too.
+        # `penstock up` runs the maintenance beside the demo.
         self._client = AsyncClient(dsn, maintain=False)
         self._consumers: set[AsyncConsumer[Any]] = set()
         tasks.app.use(dsn)
@@ -100,7 +100,7 @@ class Demo:
             self._consumers.discard(messages)
 
     async def _keep_up(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Begin again after an error: the database was away, or somebody has deleted a queue."""
+        """Begin again after an error: the database was away, or a user has deleted a queue."""
         is_missing = False
         while not self._stopping.is_set():
             try:

@@ -15,8 +15,8 @@ PAYMENTS = "demo.payments"
 SIGNUPS = "demo.signups"
 TOPICS = (ORDERS, PAYMENTS, SIGNUPS)
 
-# An example that runs for weeks should not fill a disk: messages that nobody takes are given up after half an
-# hour, and what is done or dead is kept for ten minutes.
+# An example that runs for weeks should not fill a disk. Messages that are not taken end after half an hour.
+# Done and dead messages are kept for ten minutes.
 SHORT_LIVED = {"message_ttl": 1800, "retain_completed": 600, "retain_dead": 600}
 
 
@@ -58,6 +58,6 @@ async def create_all(client: AsyncClient) -> None:
     for topic in TOPICS:
         await client.create_topic(topic)
     for queue in QUEUES:
-        # Somebody may have altered one, to see what happens: it stays altered.
+        # A user may have altered a queue, to see what happens: it stays altered.
         with contextlib.suppress(QueueDiffers):
             await client.create_queue(queue.name, topic=queue.topic, **{**SHORT_LIVED, **queue.settings})

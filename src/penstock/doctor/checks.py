@@ -1,4 +1,4 @@
-"""The checks, in the order in which they are told."""
+"""The checks, in the order in which they are reported."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ CHECKS = (
     Check("pooler", "whether PgBouncer or its like is in between", installation.pooler),
     Check("clock", "clocks that differ, and a clock of the queues that was moved", installation.clock),
     Check("connections", "connections near a limit", server.connections),
-    Check("held-vacuum", "who holds back vacuum", vacuum.held_vacuum),
+    Check("held-vacuum", "sessions that hold back vacuum", vacuum.held_vacuum),
     Check("autovacuum", "autovacuum that is off, for all or for a table", vacuum.autovacuum),
     Check("dead-rows", "tables with many dead rows", vacuum.dead_rows),
     Check("wraparound", "transaction ids that run out", vacuum.wraparound),
-    Check("maintenance", "whether somebody calls maintain()", upkeep.maintenance),
-    Check("floors", "a floor that does not rise, and who keeps it down", upkeep.floors),
+    Check("maintenance", "whether maintain() is called", upkeep.maintenance),
+    Check("floors", "a floor that does not rise, and the session that keeps it down", upkeep.floors),
     Check("claims", "how much it takes to find the next message, and slow calls", upkeep.claims),
-    Check("locks", "who has locked tables of the queues, or the queues themselves", upkeep.locks),
-    Check("consumers", "queues in which messages wait and nobody takes them", queues.consumers),
+    Check("locks", "sessions that have locked tables of the queues, or the queues themselves", upkeep.locks),
+    Check("consumers", "queues in which messages wait without a consumer", queues.consumers),
     Check("paused", "paused queues with messages", queues.paused),
     Check("overdue", "leases that ran out and delayed messages that are due, left lying", queues.overdue),
     Check("dead-letters", "dead letters that become more", queues.dead_letters),

@@ -88,7 +88,7 @@ class Facts:
         return self.now + timedelta(seconds=known(self.engine).clock_offset_seconds)
 
     def others(self) -> Iterator[Holder]:
-        """Who holds something, but for the session that asked."""
+        """The sessions that hold something, without the session that asked."""
         return (holder for holder in known(self.holders) if not holder.own)
 
     def open_for(self, holder: Holder) -> float | None:

@@ -1,4 +1,4 @@
-"""Asks the database for the facts: each in a transaction that only reads, and waits for nobody for long."""
+"""Asks the database for the facts: each in a transaction that only reads, with a short lock timeout."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class _Source:
         self._refusal = reason
 
     def presence(self) -> tuple[calls.Presence, ClockReading]:
-        """Who answers; and its clock, by the quickest of some answers."""
+        """The server that answers; and its clock, by the quickest of some answers."""
         best: tuple[calls.Presence, ClockReading] | None = None
         with self._transaction():
             for _ in range(CLOCK_READINGS):
@@ -155,8 +155,8 @@ class _Source:
                 return NotKnown("the schema penstock of this database is too old to tell", *_migrate())
             case psycopg.errors.LockNotAvailable():
                 return NotKnown(
-                    "somebody has locked tables of the schema penstock",
-                    "An upgrade may be under way. Who it is:",
+                    "another session has locked tables of the schema penstock",
+                    "An upgrade may be under way. The session:",
                     "penstock doctor --check locks",
                 )
             case psycopg.errors.QueryCanceled():

@@ -26,7 +26,7 @@ STALLED = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A handler that runs, as its worker told."""
+    """A handler that runs, as its worker has reported."""
 
     task: str
     queue: str
@@ -69,7 +69,7 @@ def handlers(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "problem" if stuck else "warning",
             _name(worker),
             f"{count(len(old), 'handler has', 'handlers have')} run for {age(LONG * limits.patience)} or "
-            f"longer: {_told(old, now)}.{slots}" + (f" Meanwhile {waiting}." if waiting else ""),
+            f"longer: {_listed(old, now)}.{slots}" + (f" Meanwhile {waiting}." if waiting else ""),
             "If they hang, restart the worker: its messages are delivered again. Give the task an "
             "attempt_timeout, and see what it waits for. What each worker runs:",
             shell("penstock", "workers", "--json"),
@@ -79,7 +79,7 @@ def handlers(facts: Facts, limits: Limits) -> Iterator[Finding]:
 
 
 def _runs(worker: ListedWorker) -> Iterator[_Run]:
-    """What it told, as far as that is understood."""
+    """The report of a worker, as far as it is understood."""
     for run in worker.running if isinstance(worker.running, list) else []:
         match run:
             case {"task": str(task), "queue": str(queue), "since": str(since)}:
@@ -99,16 +99,16 @@ def _is_stuck(queue: QueueDiagnosis, now: datetime, limits: Limits) -> bool:
     return (now - max(signs)).total_seconds() >= limits.patience
 
 
-def _told(runs: list[_Run], now: datetime) -> str:
+def _listed(runs: list[_Run], now: datetime) -> str:
     """The tasks, most frequent first, each with its oldest run."""
     counted = Counter(run.task for run in runs)
     oldest = {run.task: run.since for run in reversed(runs)}
-    told = [
+    listed = [
         f"{number}x {task} (since {oldest[task]:%Y-%m-%d %H:%M:%S} UTC, {ago(oldest[task], now)})"
         for task, number in counted.most_common(TASKS_SHOWN)
     ]
-    others = len(counted) - len(told)
-    return ", ".join(told) + (f", and {count(others, 'other task')}" if others else "")
+    others = len(counted) - len(listed)
+    return ", ".join(listed) + (f", and {count(others, 'other task')}" if others else "")
 
 
 def _name(worker: ListedWorker) -> str:
@@ -185,7 +185,7 @@ def _judge(group: GroupDiagnosis, now: datetime) -> Finding | None:
         "warning",
         subject,
         f"{progress} No sign of progress for {age(now - last)}: members may have been cancelled, purged or "
-        "never sent, or nobody works on them.",
+        "never sent, or no worker runs them.",
         "If its members are gone, it never completes. Forget it:",
         forget,
     )

@@ -1,4 +1,4 @@
-"""How to speak of whoever holds something, and how to make them let go."""
+"""How to describe a session that holds something, and how to end that."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def subject(holder: Holder) -> str:
 
 
 def who(holder: Holder, facts: Facts) -> str:
-    """Who it is: `pid 12 (psql of alice on 10.0.0.1), open for 5 min`."""
+    """The session in words: `pid 12 (psql of alice on 10.0.0.1), open for 5 min`."""
     of = [part for part in (holder.application_name, holder.user_name and f"of {holder.user_name}") if part]
     if holder.client_address:
         of.append(f"on {holder.client_address}")
@@ -49,7 +49,7 @@ def letting_go(holder: Holder) -> tuple[str, str]:
     match holder.kind:
         case "prepared transaction":
             return (
-                "Whoever prepared it has forgotten it. Roll it back, or commit it, in its own database:",
+                "It was prepared and never ended. Roll it back, or commit it, in its own database:",
                 f"rollback prepared {name};",
             )
         case "replication slot":

@@ -120,18 +120,18 @@ def pooler(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         yield ok("pooler", "Connected to the server itself.")
         return
     advice = (
-        "Give those who consume a second way, directly to the server: listen_dsn= of a client. Without it "
+        "Give consumers a second DSN that leads directly to the server: listen_dsn= of a client. Without it "
         "they ask once a second."
     )
     command = 'penstock.connect(pooled, listen_dsn="postgresql://user@server:5432/name")'
     if facts.pooling == "transaction":
         found = (
             "A pooler lends sessions for one transaction at a time (PgBouncer's pool_mode = transaction): "
-            "nobody can listen."
+            "clients cannot listen."
         )
     else:
         found = (
-            "A pooler is in between (PgBouncer or its like). If it works by transaction, nobody can listen."
+            "A pooler (PgBouncer or its like) is in between. If it pools transactions, clients cannot listen."
         )
     yield Finding(
         "pooler", "warning" if facts.pooling == "transaction" else "ok", None, found, advice, command

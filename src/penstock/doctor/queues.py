@@ -1,4 +1,4 @@
-"""Whether messages move: taken by somebody, settled in time, not too many of them dead."""
+"""Whether messages move: claimed by consumers, settled in time, not too many of them dead."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def consumers(facts: Facts, limits: Limits) -> Iterator[Finding]:
             f"queue {queue.queue_name}",
             f"{_waiting(queue.ready_count)}, the oldest published {ago(queue.waiting_since, now)}. "
             f"There seems to be no consumer: nothing is leased, {sign}, and {workers}.",
-            "Start a consumer or a worker; if nobody wants them, pause or delete the queue. A look at them:",
+            "Start a consumer or a worker; if they are not wanted, pause or delete the queue. To see them:",
             shell("penstock", "peek", queue.queue_name),
         )
     if fine:
@@ -107,11 +107,11 @@ def overdue(facts: Facts, limits: Limits) -> Iterator[Finding]:
     queues = known(facts.queues)
     for queue in queues:
         for number, since, what in (
-            (queue.expired_count, queue.expired_since, "whose lease ran out and that nobody has taken back"),
+            (queue.expired_count, queue.expired_since, "whose lease ran out and that was not taken back"),
             (
                 queue.overdue_count,
                 queue.overdue_since,
-                "that was delayed, is due, and that nobody has promoted",
+                "that was delayed, is due, and was not made ready",
             ),
         ):
             if not number or since is None:
@@ -126,7 +126,7 @@ def overdue(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 f"queue {queue.queue_name}",
                 f"{many(number, 'message')} {what if number == 1 else _plural(what)}, "
                 f"the oldest {age(now - since)} ago.",
-                "Nobody consumes from this queue, and nobody maintains: see maintenance. Once, by hand:",
+                "The queue has no consumer, and no process calls maintain(): see maintenance. Once, by hand:",
                 "penstock maintain",
             )
         if queue.neglected_count and queue.neglected_since is not None:
@@ -153,7 +153,7 @@ def _plural(what: str) -> str:
 def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     now, found = facts.engine_now, known(facts.priorities)
     for priority in found:
-        told = ",".join(map(str, priority.priority_shares))
+        given = ",".join(map(str, priority.priority_shares))
         lacking = [other for other in found if other.queue_name == priority.queue_name]
         yield Finding(
             "shares",
@@ -161,7 +161,7 @@ def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             f"queue {priority.queue_name}",
             f"{_waiting(priority.ready_count)} in priority {priority.priority}, the oldest published "
             f"{ago(priority.waiting_since, now)}, and can never be claimed: it has no place, by "
-            f"priority_shares {told} of max_active {priority.max_active} and "
+            f"priority_shares {given} of max_active {priority.max_active} and "
             f"min_active {priority.min_active}.",
             "Give it a share:",
             shell(
@@ -170,11 +170,11 @@ def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             ),
         )
     if not found:
-        yield ok("shares", "Each priority with messages has places.")
+        yield ok("shares", "Each priority with messages has permits.")
 
 
 def _with_a_share(found: Iterable[PriorityDiagnosis]) -> list[int]:
-    """The shares of a queue with some for these priorities, taken from the largest: any is worth a place."""
+    """The shares of a queue with some for these priorities, taken from the largest: any is worth a permit."""
     mended: list[int] = []
     for priority in found:
         mended = mended or list(priority.priority_shares)
@@ -215,9 +215,9 @@ def dead_letters(facts: Facts, _limits: Limits) -> Iterator[Finding]:
 def _reasons(facts: Facts, queue_name: str) -> str:
     if isinstance(facts.errors, NotKnown):
         return ""
-    told = [
+    listed = [
         f"{error.dead_count}x {error.error or error.reason}"
         for error in facts.errors
         if error.queue_name == queue_name
     ]
-    return f" Of the latest: {'; '.join(told)}" if told else ""
+    return f" Of the latest: {'; '.join(listed)}" if listed else ""

@@ -39,9 +39,9 @@ def connections(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             "connections",
             "problem" if used >= CONNECTIONS_BAD * most else "warning",
             subject,
-            f"{used} of {most} connections are in use. Who has most: {busiest}.",
+            f"{used} of {most} connections are in use. Most of them: {busiest}.",
             "Lower max_connections of clients and the concurrency of workers, put PgBouncer in between, or "
-            "raise the limit (of the server: with a restart). Who has been idle for longest:",
+            "raise the limit (of the server: with a restart). Idle for longest:",
             "select pid, usename, application_name, state, state_change from pg_stat_activity "
             "where state like 'idle%' order by state_change limit 20;",
         )
@@ -69,7 +69,11 @@ def notify(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         "the server",
         f"{used:.0%} of the queue of NOTIFY is used: a session listens in a transaction that stays open. "
         "When it is full, publishing fails. "
-        + (f"Open for longest: {suspects}." if suspects else "Whose transactions are open cannot be seen."),
+        + (
+            f"Open for longest: {suspects}."
+            if suspects
+            else "This role cannot see which transactions are open."
+        ),
         "End the session that listens (the log of the server names it in a warning):",
         f"select pg_terminate_backend({in_transaction[0].pid});" if in_transaction else None,
     )
@@ -89,7 +93,7 @@ def wal(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             "problem" if retained >= RETAINED_BYTES_BAD else "warning",
             f"replication slot {name}",
             f"It keeps {size(retained)} of WAL on the disk"
-            + ("" if slot.is_active else ", and nobody reads from it")
+            + ("" if slot.is_active else ", and no client reads from it")
             + f" (wal_status {slot.wal_status}).",
             "Start the standby or subscriber that uses it; if there is none any more, drop it:",
             f"select pg_drop_replication_slot({literal(name)});",

@@ -46,8 +46,8 @@ def workers(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             "Deploy the same version everywhere, and restart it.",
         )
     if not lost and not others:
-        gone = len(found) - len(alive)
-        replaced = f", {count(gone, 'other')} lost and replaced" if gone else ""
+        replaced_count = len(found) - len(alive)
+        replaced = f", {count(replaced_count, 'other')} lost and replaced" if replaced_count else ""
         yield ok("workers", f"{count(len(alive), 'live worker')}{replaced}.")
 
 
@@ -69,16 +69,16 @@ def parked(facts: Facts, limits: Limits) -> Iterator[Finding]:
         fine = False
         messages = many(each.parked_count, "message")
         if each.task_name == NO_TASK:
-            told = f"{messages} without a task header, which no worker can run"
+            text = f"{messages} without a task header, which no worker can run"
             advice = "Look at them, and cancel what is not wanted (penstock message cancel):"
         else:
-            told = f"{messages} of task {each.task_name!r}, which no live worker knows"
+            text = f"{messages} of task {each.task_name!r}, which no live worker knows"
             advice = "Start a worker that has this task; or look at them, and cancel what is not wanted:"
         yield Finding(
             "parked",
             status,
             f"queue {each.queue_name}",
-            f"{told}; the oldest was published {ago(each.parked_since, now)}.",
+            f"{text}; the oldest was published {ago(each.parked_since, now)}.",
             advice,
             shell("penstock", "message", "list", each.queue_name, "--state", "scheduled"),
         )
@@ -100,7 +100,7 @@ def schedules(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "schedules",
             "problem" if severity(late, limits) == "problem" else "warning",
             f"schedule {schedule.name}",
-            f"Due {age(late)} ago, and nobody has sent it: no worker of the app that declares it runs.",
+            f"Due {age(late)} ago, and not sent: no worker of the app that declares it runs.",
             "Start that worker, or send it now by hand:",
             shell("penstock", "schedule", "run", schedule.name),
         )

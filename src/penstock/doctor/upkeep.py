@@ -32,7 +32,7 @@ def maintenance(facts: Facts, limits: Limits) -> Iterator[Finding]:
             continue
         fine = False
         advice, command = letting_go(holder)
-        found = f"{who(holder, facts)}, has called maintain(): until it ends, nobody else can."
+        found = f"{who(holder, facts)}, has called maintain(): until it ends, no other session can."
         yield Finding(
             "maintenance", "problem", subject(holder), f"{found} {doing(holder, facts)}", advice, command
         )
@@ -52,7 +52,7 @@ def maintenance(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 "warning",
                 "penstock.done",
                 "There are no partitions for the coming days: maintain() gets no lock to attach them.",
-                "See who has the table in a transaction that stays open:",
+                "See which session has the table in a transaction that stays open:",
                 "penstock doctor --check locks --check held-vacuum",
             )
         if fine:
@@ -63,9 +63,9 @@ def maintenance(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "maintenance",
             "problem" if waits and late >= SEVERE * limits.patience else "warning",
             None,
-            f"Nobody maintains: the chores of each minute were last done {ago(last, facts.engine_now)}."
+            f"No process calls maintain(): its chores were last done {ago(last, facts.engine_now)}."
             if engine.maintained_at
-            else "Nobody has ever maintained these queues.",
+            else "No process has ever called maintain() for these queues.",
             "Keep a worker or a consumer running (they do), or `penstock up`, or:",
             "penstock maintain --follow",
         )
@@ -103,8 +103,8 @@ def floors(facts: Facts, limits: Limits) -> Iterator[Finding]:
                 "floors",
                 "warning",
                 f"queue {queue.queue_name}",
-                f"Its floor is behind: claims look at {blocks:,} blocks to find the first message. Nobody "
-                "keeps it down for long; maintain() has not raised it.",
+                f"Its floor is behind: claims look at {blocks:,} blocks to find the first message. No "
+                "session keeps it down for long; maintain() has not raised it.",
                 "Raise it:",
                 f"select penstock.raise_floor({literal(queue.queue_name)});",
             )
@@ -194,7 +194,7 @@ def locks(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "locks",
             "problem" if (lasts or 0.0) >= limits.patience else "warning",
             subject(holder),
-            f"{who(holder, facts)}, has locked {names}: whoever publishes or consumes may wait for it. "
+            f"{who(holder, facts)}, has locked {names}: publishers and consumers may wait for it. "
             f"{doing(holder, facts)}",
             advice,
             command,

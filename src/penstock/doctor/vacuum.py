@@ -13,7 +13,7 @@ from .holders import doing, letting_go, subject, who
 
 __all__ = ["autovacuum", "dead_rows", "held_vacuum", "wraparound"]
 
-# What is held is told in transactions where nobody knows for how long.
+# The age is given in transactions where the time is not known.
 HELD, HELD_BAD = 1_000_000, 50_000_000
 MANY_DEAD = 100_000
 OLD, OLD_BAD = 1_000_000_000, 1_600_000_000
@@ -38,7 +38,7 @@ def held_vacuum(facts: Facts, limits: Limits) -> Iterator[Finding]:
         yield Finding("held-vacuum", "warning", None, f"{len(held) - SHOWN} others do so, too.")
     if not held:
         oldest = f" The oldest snapshot: {who(holders[0], facts)}." if holders else ""
-        yield ok("held-vacuum", f"Nobody holds it back for long.{oldest}")
+        yield ok("held-vacuum", f"No session holds it back for long.{oldest}")
 
 
 def _age(holder: Holder) -> str:
@@ -115,7 +115,7 @@ def dead_rows(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "warning",
             f"penstock.{table.table_name}",
             f"{count(table.dead_rows, 'dead row')}, {count(table.live_rows, 'living one')}, {last}.",
-            "Vacuum cannot remove them while somebody holds it back (see held-vacuum). Afterwards:"
+            "Vacuum cannot remove them while a session holds it back (see held-vacuum). Afterwards:"
             if held
             else "Autovacuum does not keep up. Now:",
             f"vacuum (analyze) penstock.{table.table_name};",
@@ -140,6 +140,6 @@ def wraparound(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         f"database {server.oldest_database}",
         f"Its oldest row is {count(age, 'transaction')} old; at some 2,146,000,000 the server stops "
         "taking writes.",
-        "See who holds back vacuum (held-vacuum), then, in that database:",
+        "See which session holds back vacuum (held-vacuum), then, in that database:",
         "vacuum (freeze, verbose);",
     )

@@ -42,7 +42,7 @@ def find_binaries(major: int | None = None) -> Binaries:
     if named:
         binaries = _inspect(Path(named).absolute(), f"{VARIABLE}={named}", tried)
         if binaries is None and major is None:
-            # Whoever named a directory wants that one: to take another in silence would hide the mistake.
+            # The user named this directory: to take another in silence would hide the mistake.
             raise EmbeddedError(
                 f"No PostgreSQL server to run there: {tried[-1]}. Correct or unset {VARIABLE}."
             )

@@ -46,7 +46,7 @@ class Server:
         return self._layout.password
 
     def dsn(self, database: str = "postgres") -> str:
-        """A URI for the Unix socket. No password: only who may enter the socket's directory gets there."""
+        """A URI for the Unix socket. No password: the mode of its directory protects it."""
         host = quote(self._address.socket_directory, safe="")
         return f"postgresql://postgres@/{quote(database, safe='')}?host={host}&port={self._address.port}"
 

@@ -53,7 +53,7 @@ def shared(*, directory: Path | None = None) -> Iterator[Server]:
 def wait_until_stopped(server: Server, seconds: float) -> bool:
     """After leaving `shared`: wait until the server has stopped. False where others use it, or it takes long.
 
-    Who may stop it has the users' lock exclusively, and others who use it share it.
+    The process that may stop it holds the users' lock exclusively; processes that use it share the lock.
     """
     layout = Layout(server.data_directory.parent)
     deadline = time.monotonic() + seconds
@@ -111,7 +111,7 @@ class _Shared:
     def _find_or_start(self) -> Address:
         deadline = time.monotonic() + START_SECONDS
         while not is_free(self._layout.supervisor_lock):
-            # Up already; or whoever started it was killed before it was, and its supervisor is still at it.
+            # Up already; or its starter was killed before, and its supervisor is still starting it.
             address = self.published()
             if address is not None and _answers(self.server_at(address)):
                 return address
@@ -146,11 +146,11 @@ class _Shared:
 
 
 def _answers(server: Server) -> bool:
-    """Whether the server lets anybody in; one that falls over or recovers is there, but does not."""
+    """Whether the server accepts connections; one that falls over or recovers does not."""
     try:
         psycopg.connect(server.dsn(), connect_timeout=10).close()
     except psycopg.OperationalError as error:
-        # No code: nobody is there. Class 57: it starts, stops or recovers. Other refusals are its own affair.
+        # No code: no server. Class 57: it starts, stops or recovers. Other refusals are its own affair.
         return error.sqlstate is not None and not error.sqlstate.startswith("57")
     return True
 

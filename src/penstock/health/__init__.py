@@ -1,4 +1,4 @@
-"""Whether this program is alive and does its work, told to whoever asks: probes over HTTP, and systemd."""
+"""Reports whether this program is alive and does its work: to probes over HTTP, and to systemd."""
 
 from penstock.health.reporting import Reporting, reporting
 from penstock.health.state import Health

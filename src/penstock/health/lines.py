@@ -1,4 +1,4 @@
-"""The other end of a line: what a child process tells of itself, as seen by the one that started it."""
+"""The parent's end of a line: the state that a child process reports to the process that started it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .state import BEAT_LIMIT_SECONDS
 __all__ = ["Line"]
 
 MOST_BYTES = 65536
-# Who did not listen for longer was stopped itself, perhaps together with the child.
+# After a longer pause this process was stopped itself, perhaps together with the child.
 LONGEST_STEP_SECONDS = 1.0
 
 

@@ -15,14 +15,14 @@ logger = logging.getLogger("penstock.health")
 SOCKET, WATCHDOG_MICROSECONDS, WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 # Set for a worker by the process that started it: the number of a socket that is open already.
 LINE = "PENSTOCK_HEALTH_LINE"
-# Whoever does not read is not waited for.
+# How long to wait for a receiver that does not read.
 SEND_SECONDS = 1.0
-# How often whoever started this process is told that it lives.
+# How often this process sends a sign of life to the process that started it.
 LINE_BEAT_SECONDS = 1.0
 
 
 class Notifier:
-    """Somebody who wants to be told: over a socket, at an address if it is not connected.
+    """Sends the state to one receiver over a socket, to an address if the socket is not connected.
 
     watchdog: seconds between two signs of life; None where none is wanted.
     """
@@ -37,7 +37,7 @@ class Notifier:
         self.watchdog = watchdog
 
     def send(self, **fields: object) -> bool:
-        """Whether it could be told: that nobody listens is no reason to fail."""
+        """Send fields, and return whether that succeeded. A receiver that is not there is no error."""
         text = "\n".join(f"{name}={_one_line(value)}" for name, value in fields.items())
         try:
             if self._address is None:
@@ -46,7 +46,7 @@ class Notifier:
                 self._channel.sendto(text.encode(), self._address)
         except OSError as exc:
             if not self._is_away:
-                logger.warning("the state of this process cannot be told to %s: %s", self._name, exc)
+                logger.warning("the state of this process cannot be sent to %s: %s", self._name, exc)
             self._is_away = True
         else:
             self._is_away = False
@@ -61,14 +61,16 @@ class Notifier:
 
 
 def systemd_from(environ: MutableMapping[str, str]) -> Notifier | None:
-    """systemd, if it wants to be told. The variables are taken: a child must not speak for its parent."""
+    """systemd, if NOTIFY_SOCKET is set. The variables are removed: a child must not report for us."""
     name = environ.pop(SOCKET, "")
     microseconds = environ.pop(WATCHDOG_MICROSECONDS, "")
     pid = environ.pop(WATCHDOG_PID, "")
     if not name:
         return None
     if name[0] not in "/@":
-        logger.warning("%s=%s is of a kind that is not known here: systemd is told nothing", SOCKET, name)
+        logger.warning(
+            "%s=%s is no kind of address that is known here: nothing is reported to systemd", SOCKET, name
+        )
         return None
     is_meant = not pid or pid == str(os.getpid())
     watchdog = None
@@ -82,7 +84,7 @@ def systemd_from(environ: MutableMapping[str, str]) -> Notifier | None:
 
 
 def line_from(environ: MutableMapping[str, str]) -> Notifier | None:
-    """The process that started this one, if it wants to be told. It is told in systemd's words."""
+    """The process that started this one, if it has opened a line. The protocol is that of systemd."""
     number = environ.pop(LINE, "")
     if not number.isdecimal():
         return None

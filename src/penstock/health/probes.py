@@ -21,7 +21,7 @@ __all__ = ["Probes"]
 
 # How long a client may be silent. A probe of Kubernetes waits for one second.
 SILENCE_SECONDS = 5.0
-# Clients at once; one more, and the one that is there longest has to go.
+# Clients at once. One more, and the oldest connection is closed.
 MOST_CLIENTS = 32
 
 
@@ -31,24 +31,24 @@ class Probes:
     def __init__(self, health: Health, host: str, port: int) -> None:
         self._server = _Server(health, host, port)
         self.host, self.port = str(self._server.server_address[0]), self._server.server_address[1]
-        self._bell, self._hears = socket.socketpair()
+        self._waker, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="penstock probes", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._server, selectors.EVENT_READ)
-            waiting.register(self._hears, selectors.EVENT_READ)
+            waiting.register(self._woken, selectors.EVENT_READ)
             while True:
-                if any(key.fileobj is self._hears for key, _ in waiting.select()):
+                if any(key.fileobj is self._woken for key, _ in waiting.select()):
                     return
                 self._server.handle_request()
 
     def close(self) -> None:
-        """No more answers; who waits for one is cut off."""
-        self._bell.close()
+        """Answer no more requests; clients that wait for an answer are cut off."""
+        self._waker.close()
         self._thread.join()
-        self._hears.close()
+        self._woken.close()
         self._server.server_close()
         self._server.cut_all()
 
@@ -71,7 +71,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
             super().__init__(address, _Answer)  # type: ignore[arg-type] # IPv6 has four parts
         except OSError as exc:
             raise PenstockError(_complaint(host, port, exc)) from exc
-        # Who has gone before it could be accepted is not waited for.
+        # Do not wait for a client that has disconnected before it could be accepted.
         self.socket.setblocking(False)
 
     def server_bind(self) -> None:
@@ -79,7 +79,7 @@ class _Server(socketserver.ThreadingMixIn, HTTPServer):
             # Both families on "::", whatever the system prefers.
             with suppress(OSError):
                 self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # Not HTTPServer's, which asks the DNS for a name that nobody needs.
+        # Not the method of HTTPServer, which asks the DNS for a name that is not needed.
         socketserver.TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:

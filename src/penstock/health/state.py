@@ -1,4 +1,4 @@
-"""The state of a program: written by its main loop, read by whoever reports it."""
+"""The state of a program: written by its main loop, read by the reporters and probes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEAT_LIMIT_SECONDS = 10.0
 
 
 class State(NamedTuple):
-    """What is told of a program at one moment."""
+    """The state of a program at one moment."""
 
     live: bool
     ready: bool
@@ -51,23 +51,23 @@ class Health:
         with self._changed:
             if (ready, why) != (self._ready, self._why):
                 self._ready, self._why = ready, why
-                self._tell()
+                self._count_change()
 
     def set_hanging(self, why: str) -> None:
         """Something that it looks after hangs, though its own loop turns; an empty text: not any more."""
         with self._changed:
             if why != self._hanging:
                 self._hanging = why
-                self._tell()
+                self._count_change()
 
     def set_stopping(self) -> None:
         """It ends: not ready any more, whatever comes."""
         with self._changed:
             if not self._stopping:
                 self._stopping = True
-                self._tell()
+                self._count_change()
 
-    def _tell(self) -> None:
+    def _count_change(self) -> None:
         self._changes += 1
         self._changed.notify_all()
 
@@ -99,9 +99,9 @@ class Health:
             return State(True, self._ready, False, self._why)
 
     def wake(self) -> None:
-        """Let all who wait have a look, though nothing has changed."""
+        """Wake all threads in wait(), though nothing has changed."""
         with self._changed:
-            self._tell()
+            self._count_change()
 
     def wait(self, seen: int, seconds: float) -> int:
         """Wait for a change after so many, but not for longer than that; how many there were."""

@@ -79,7 +79,7 @@ class Maintenance:
             raise
 
     async def _call(self) -> list[MaintenanceResult]:
-        timed = await self._client._attempt(calls.maintain())
+        timed = await self._client.internals.attempt(calls.maintain())
         self._succeeded_at = time.monotonic()
         if self._trouble is not None:
             self._trouble = None

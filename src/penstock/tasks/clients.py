@@ -53,7 +53,7 @@ class Clients:
             client = self._async_clients.get(loop)
             if client is None:
                 for other in [other for other in self._async_clients if other.is_closed()]:
-                    self._pop(other)._abandon()
+                    self._pop(other).internals.abandon()
                 client = self._async_clients[loop] = self.new_awaited()
                 self._endings[loop] = _begun(_until_the_loop_ends(client))
             return client
@@ -72,7 +72,7 @@ class Clients:
         with self._lock:
             client, self._client = self._client, None
             for loop in [loop for loop in self._async_clients if not loop.is_running()]:
-                self._pop(loop)._abandon()
+                self._pop(loop).internals.abandon()
         if client is not None:
             atexit.unregister(self.close)
             client.close()
@@ -94,7 +94,7 @@ class Clients:
         """Close all clients. The app holds no reference to them afterwards."""
         self.close()
         for loop in tuple(self._async_clients):
-            self._pop(loop)._abandon()
+            self._pop(loop).internals.abandon()
 
 
 async def _until_the_loop_ends(client: AsyncClient) -> AsyncGenerator[None, None]:

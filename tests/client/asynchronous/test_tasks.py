@@ -42,7 +42,7 @@ async def test_an_attempt_that_is_the_last(client: AsyncClient) -> None:
     assert await client.add_retries("q", 1, headers={"task": "b"}) == 0
     assert await client.add_retries("q", 1, headers={"task": "a"}) == 1
     claimed = await client.consume_batch("q")
-    assert {message.id: message._claimed.attempts_limit for message in claimed} == {
+    assert {message.id: message.internals.attempts_limit for message in claimed} == {
         first.id: None,
         second.id: 2,
     }

@@ -60,7 +60,7 @@ async def test_a_queue_that_is_deleted_costs_no_other_its_leases(client: AsyncCl
     assert (await client.get_queue_statistics("other"))[0].completed_count == 1
 
 
-async def test_the_keeper_forgets_who_has_nothing_to_keep(client: AsyncClient) -> None:
+async def test_the_lease_extender_forgets_consumers_without_leases(client: AsyncClient) -> None:
     await client.create_queue("q", visibility_timeout=1)
     await client.send_many("q", range(5))
     messages = []
@@ -71,8 +71,8 @@ async def test_the_keeper_forgets_who_has_nothing_to_keep(client: AsyncClient) -
     for message in messages:
         async with message:
             pass
-    keeper: Any = client._runtime._lease_extender
-    await async_until(lambda: not keeper._consumers)
+    lease_extender: Any = client._runtime._lease_extender
+    await async_until(lambda: not lease_extender._consumers)
 
 
 async def test_an_upgrade_under_a_running_client(fresh18: str, admin: psycopg.Connection[Any]) -> None:

@@ -63,7 +63,7 @@ def test_a_queue_that_is_deleted_costs_no_other_its_leases(client: Client) -> No
     assert (client.get_queue_statistics("other"))[0].completed_count == 1
 
 
-def test_the_keeper_forgets_who_has_nothing_to_keep(client: Client) -> None:
+def test_the_lease_extender_forgets_consumers_without_leases(client: Client) -> None:
     client.create_queue("q", visibility_timeout=1)
     client.send_many("q", range(5))
     messages = []
@@ -74,8 +74,8 @@ def test_the_keeper_forgets_who_has_nothing_to_keep(client: Client) -> None:
     for message in messages:
         with message:
             pass
-    keeper: Any = client._runtime._lease_extender
-    until(lambda: not keeper._consumers)
+    lease_extender: Any = client._runtime._lease_extender
+    until(lambda: not lease_extender._consumers)
 
 
 def test_an_upgrade_under_a_running_client(fresh18: str, admin: psycopg.Connection[Any]) -> None:

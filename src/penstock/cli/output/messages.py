@@ -1,4 +1,4 @@
-"""Messages to stdout: written as they were stored, and acked when somebody has read them."""
+"""Messages to stdout: written as they were stored, and acked when the reader of stdout has taken them."""
 
 # ruff: noqa: PLC0415 - what needs psycopg is imported where it is used, so that --help is quick
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["END_SECONDS", "Acks", "Returns", "Stdout", "envelope", "let_go", "line", "plain"]
 
-# Who reads has so long to take a message before the next one is written.
+# How long the reader has to take a message before the next one is written.
 STEP_SECONDS = 0.5
 # At the end it has so long to take the rest: it may be a program that has just been started.
 END_SECONDS = 10.0
@@ -51,7 +51,7 @@ MOST_ACKS = 1000
 
 def stored(message: Message[Any] | AsyncMessage[Any]) -> str | bytes:
     """Text of JSON, or bytes: as it is in the database, which may hold numbers that Python would round."""
-    return message._claimed.stored
+    return message.internals.stored
 
 
 def line(message: Message[Any]) -> bytes:
@@ -78,7 +78,7 @@ def envelope(message: Message[Any]) -> bytes:
         "id": message.id,
         "queue_name": message.queue_name,
         "payload": Raw(found.encode()) if isinstance(found, str) else None,
-        "headers": Raw((message._claimed.headers or "{}").encode()),
+        "headers": Raw((message.internals.headers or "{}").encode()),
         "priority": message.priority,
         "tenant": message.tenant,
         "attempt": message.attempt,
@@ -92,7 +92,7 @@ def envelope(message: Message[Any]) -> bytes:
 
 
 class Stdout:
-    """Writes, and knows what of it was read, and whether somebody still reads."""
+    """Writes, and knows how much was read, and whether the reader is still there."""
 
     def __init__(self, descriptor: int, interrupts: Interrupts) -> None:
         self.written = 0
@@ -119,13 +119,13 @@ class Stdout:
 
     @property
     def has_reader(self) -> bool:
-        # One of its own each time: whoever writes and whoever acks ask at once, which one of them refuses.
+        # A new object each time: the threads that write and ack may ask at once, which one object refuses.
         poll = select.poll()
         poll.register(self._descriptor, 0)
         return not poll.poll(0)
 
     def write(self, data: bytes) -> int:
-        """Write it; returns how many bytes are read when all of this is. BrokenPipeError: nobody reads."""
+        """Write; returns how many bytes are read when all of this is. BrokenPipeError: no reader."""
         try:
             with self._interrupts.breakable():
                 left = memoryview(data)
@@ -180,7 +180,7 @@ def _unread_bytes(pipe: int) -> int:
 
 
 class Returns:
-    """Holds what was printed, and gives it back at the end: somebody only had a look."""
+    """Holds the messages that were printed, and releases them at the end: --ack was not given."""
 
     def __init__(self) -> None:
         self._held: list[Message[Any]] = []
@@ -203,10 +203,10 @@ class Acks:
     def __init__(
         self, client: Client, stdout: Stdout, note: Callable[[str], None], *, patient: bool = False
     ) -> None:
-        # Those that were printed, but could not be acked; and those that nobody has read.
+        # Messages that were printed but could not be acked, and messages that were not read.
         self.unacked = 0
         self.unread = 0
-        # Called in its thread when it cannot go on: whoever waits for messages should not.
+        # Called in its thread when it cannot go on: the main thread must stop waiting for messages.
         self.on_failure: Callable[[], None] = lambda: None
         self._client = client
         self._stdout = stdout
@@ -240,7 +240,7 @@ class Acks:
         self._start()
 
     def close(self, *, patience: float = 0.0) -> None:
-        """Ack the rest. Who reads has so long to take it; without patience, what it has not is given back."""
+        """Ack the rest. The reader has so long to take it; messages that were not read are released."""
         self._gives_back = not patience
         self._deadline = time.monotonic() + patience
         self._printed.put(None)
@@ -304,7 +304,7 @@ class Acks:
                 if self._patient and self._deadline == math.inf:
                     time.sleep(backoff.next())
                     continue
-                self._tell(len(group), str(exc))
+                self._report(len(group), str(exc))
                 return
             except BaseException:
                 for message in group:
@@ -313,10 +313,10 @@ class Acks:
             for message in group:
                 let_go(message)
             if lost:
-                self._tell(len(lost), "the lease was over")
+                self._report(len(lost), "the lease was over")
             return
 
-    def _tell(self, number: int, why: str) -> None:
+    def _report(self, number: int, why: str) -> None:
         self.unacked += number
         were = "was" if number == 1 else "were"
         self._note(f"{count(number, 'message')} {were} printed but not acked, and may come again: {why}")

@@ -1,4 +1,4 @@
-"""Writing beside an event loop: what nobody reads must not stop it."""
+"""Writing beside an event loop: a reader that does not read must not stop the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Relay"]
 # From so many bytes on that are not written yet there is no room for more.
 MOST_BYTES = 1_000_000
 STEP_SECONDS = 0.02
-# At the end, who is in a hurry waits so long for what is not written yet.
+# How long the end waits for unwritten output after a signal.
 HURRY_SECONDS = 1.0
 
 
@@ -35,19 +35,19 @@ class Relay:
         return self._unwritten < MOST_BYTES
 
     def write(self, descriptor: int, data: bytes) -> None:
-        """Have it written, some time. Where that fails nobody can be told."""
+        """Queue a text to be written. A failure to write it is ignored: there is no other way to report."""
         self._unwritten += len(data)
         self._queue.put((descriptor, data))
 
     async def room(self) -> None:
-        """Wait until there is room: whoever makes more of it should."""
+        """Wait until there is room; to be called before more output is made."""
         while not self.has_room:
             future = self._loop.create_future()
             self._waiting.append(future)
             await future
 
     async def drain(self, in_a_hurry: Callable[[], bool]) -> None:
-        """Wait until all is written; not for long from when somebody is in a hurry."""
+        """Wait until all is written; only for a moment once `in_a_hurry` says so."""
         hurried_for = 0.0
         while self._unwritten and hurried_for < HURRY_SECONDS:
             await asyncio.sleep(STEP_SECONDS)

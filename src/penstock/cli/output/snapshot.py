@@ -27,8 +27,8 @@ def print_snapshot(output: Output, place: Place, history: History, choices: Choi
         return
     assert history.last is not None
     totals = _totals(history)
-    told = ", ".join(f"{name} {value}" for name, value in totals.items())
-    output.line(f"{place.name}, PostgreSQL {place.server_version}: {told}")
+    text = ", ".join(f"{name} {value}" for name, value in totals.items())
+    output.line(f"{place.name}, PostgreSQL {place.server_version}: {text}")
     if vacuum:
         output.note(vacuum)
     output.line("")

@@ -51,7 +51,7 @@ class Output:
     # Data
 
     def table(self, headings: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "") -> None:
-        """Rows with headings; numbers to the right. empty: what is told where there are none."""
+        """Rows with headings; numbers to the right. empty: the line to print where there are none."""
         rows = list(rows)
         if not rows:
             self.note(empty)
@@ -109,7 +109,7 @@ class Output:
             try:
                 click.echo("\n".join(map(printable, text.split("\n"))), err=True)
             except OSError:
-                # What was done is done, also where nobody can be told.
+                # The work is done, even if the line about it cannot be written.
                 give_up(STDERR)
 
 
@@ -119,14 +119,14 @@ def give_up(descriptor: int) -> None:
 
 
 def give_up_if_stuck(descriptor: int) -> None:
-    """Write nothing more there if nobody reads it: Python would wait for that when it ends."""
+    """Write nothing more to a stream without a reader: Python would wait for it at exit."""
     with suppress(OSError, ValueError):
         if not select.select([], [descriptor], [], 0)[1]:
             give_up(descriptor)
 
 
 def is_terminal(name: Literal["stdin", "stdout", "stderr"] = "stdout") -> bool:
-    """Whether somebody is there at the other end; it may be closed."""
+    """Whether the stream is a terminal; it may be closed."""
     stream = getattr(sys, name)
     return stream is not None and bool(stream.isatty())
 

@@ -43,7 +43,7 @@ class App:
         self._terminal = terminal
         self._background = Background(terminal.wake)
         self._next_at = 0.0
-        # Somebody asked for it, or did something that is to be seen.
+        # The user asked for it, or did something whose effect is to be shown.
         self._is_wanted = False
         self._vacuum_at = 0.0
         self._note_until = 0.0
@@ -55,7 +55,7 @@ class App:
             for answer in self._background.answers():
                 self._take(answer)
             self._read_if_due()
-            self._tell()
+            self._update_notes()
             self._terminal.paint(picture(self._scene, self._choices, self._shown_at, *self._terminal.size))
             for key in self._terminal.keys(self._pause()):
                 order = self._choices.press(key)
@@ -86,7 +86,7 @@ class App:
             if self._background.start(SNAPSHOT, partial(read, self._client, since)):
                 self._is_wanted = False
 
-    def _look(self) -> None:
+    def _read_selected(self) -> None:
         """Read what is in the selected queue, if that is what is shown."""
         snapshot, name = self._scene.snapshot, self._choices.selected
         if self._choices.view != "queue" or snapshot is None or name is None:
@@ -109,7 +109,7 @@ class App:
                 if details.queue.name == self._choices.selected:
                     self._scene.details = details
                 else:
-                    self._look()
+                    self._read_selected()
             case str() as held if answer.job == VACUUM:
                 self._scene.vacuum = held
             case str() as done:
@@ -126,7 +126,7 @@ class App:
         if self._choices.view == "queue" and self._choices.selected not in snapshot.queues:
             self._choices.view = "queues"
             self._note(f"queue {self._choices.selected} is not there any more")
-        self._look()
+        self._read_selected()
         if time.monotonic() >= self._vacuum_at:
             self._vacuum_at = time.monotonic() + VACUUM_SECONDS
             self._background.start(VACUUM, partial(read_vacuum, self._client))
@@ -140,7 +140,7 @@ class App:
         elif job == ACTION or (job == DETAILS and not isinstance(error, QueueNotFound)):
             self._note(failure.message)
 
-    def _tell(self) -> None:
+    def _update_notes(self) -> None:
         waited = self._background.waited(SNAPSHOT)
         if waited > max(SILENCE_SECONDS, self._choices.interval):
             self._scene.problem = f"the database has not answered for {brief(int(waited))}"
@@ -159,7 +159,7 @@ class App:
                 self._is_wanted = True
             case Look():
                 self._scene.details = None
-                self._look()
+                self._read_selected()
             case SetPaused(name, paused):
                 if not self._background.start(ACTION, partial(_set_paused, self._client, name, paused)):
                     self._note("the last thing you asked for is not done yet")

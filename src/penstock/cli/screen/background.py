@@ -23,7 +23,7 @@ class Answer:
 
 
 class Background:
-    """Runs jobs, one of a name at a time. Nobody waits for them: the process may end in the middle of one."""
+    """Runs jobs, one of a name at a time. The process may end in the middle of a job."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake

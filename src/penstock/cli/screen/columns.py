@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. width: in cells, 0 for what takes the room that is left. rank: who is left out first."""
+    """One column. width: in cells, 0 for the rest of the line. rank: which column is left out first."""
 
     name: str
     heading: str

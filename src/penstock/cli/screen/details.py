@@ -1,4 +1,4 @@
-"""One queue on the screen: its settings, whose messages it has, which come next, and what died."""
+"""One queue on the screen: its settings, its tenants, the next messages, and dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_COUNTED = 1000
 def detail_lines(
     details: Details, trail: Trail, at: datetime, *, state: str, width: int, symbols: str
 ) -> list[Text]:
-    """All lines; whoever shows them cuts out what fits."""
+    """All lines; the view cuts out those that fit."""
     queue = details.queue
     title = [
         Text(f" {printable(queue.name)}", "title"),
@@ -84,7 +84,7 @@ def _rates(trail: Trail, width: int, symbols: str) -> list[Text]:
 
 
 def _settings(settings: QueueSettings) -> list[Text]:
-    told = {
+    shown = {
         "max attempts": settings.max_delivery_attempts or "no limit",
         "visibility timeout": brief(settings.visibility_timeout_seconds),
         "retry delays": ", ".join(map(brief, settings.retry_delays)) or MISSING,
@@ -95,7 +95,7 @@ def _settings(settings: QueueSettings) -> list[Text]:
         "tenant max active": settings.tenant_max_active or "no limit",
         "notify": "yes" if settings.notify else "no",
     }
-    return [Text.assemble((f"{name} ", "faint"), str(value)) for name, value in told.items()]
+    return [Text.assemble((f"{name} ", "faint"), str(value)) for name, value in shown.items()]
 
 
 def _kept(seconds: int) -> str:

@@ -49,7 +49,7 @@ COLUMNS = (
     ("IN/s, OUT/s", "messages a second that came, that were done; - where the queue keeps none of the done"),
     ("DEAD", "dead letters"),
     ("STATE", "busy: some are in flight; full: as many as max_active allows; ready: some could be taken;"),
-    ("", "no consumer: nobody takes them; waiting, delayed: nothing can be taken yet; paused; idle"),
+    ("", "no consumer: messages are not taken; waiting, delayed: nothing can be taken yet; paused; idle"),
 )
 
 

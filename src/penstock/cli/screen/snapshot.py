@@ -19,7 +19,7 @@ MOST_TENANTS = 8
 MOST_MESSAGES = 8
 MOST_DEAD = 8
 MOST_PARKED = 8
-# For so long a transaction may be open before anybody is told.
+# How long a transaction may be open before the screen shows it.
 HOLD_SECONDS = 60.0
 
 
@@ -54,7 +54,7 @@ class Queue:
 
     @property
     def keeps_history(self) -> bool:
-        """Whether what is done can be counted: else nobody knows what went out, nor what came in."""
+        """Whether done messages can be counted: else the rates are not known."""
         return self.settings.retain_completed_seconds > 0
 
 
@@ -81,7 +81,7 @@ class Details:
 
 
 def find_place(client: Client) -> Place:
-    """Where the client is connected to: libpq knows, nobody has to be asked."""
+    """The server and database of the client, from libpq, without a query."""
     with client.transaction() as transaction:
         info = transaction.connection.info
         major, minor = divmod(info.server_version, 10000)
@@ -101,7 +101,7 @@ def read(client: Client, since: datetime | None) -> Snapshot:
 
 
 def read_vacuum(client: Client) -> str:
-    """Who holds back vacuum for too long, in words; nothing where nobody does."""
+    """The session that holds back vacuum for too long, in words; empty where there is none."""
     now = client.clock()
     held = [
         (now - each.transaction_started_at, each)
@@ -114,8 +114,8 @@ def read_vacuum(client: Client) -> str:
     if longest.total_seconds() < HOLD_SECONDS:
         return ""
     of = ", ".join(filter(None, (holder.application_name, holder.state)))
-    who = printable(f"{subject(holder)} ({of})" if of else subject(holder))
-    return f"vacuum is held back for {age(longest)} by {who}"
+    holding = printable(f"{subject(holder)} ({of})" if of else subject(holder))
+    return f"vacuum is held back for {age(longest)} by {holding}"
 
 
 def read_details(client: Client, queue: Queue) -> Details:

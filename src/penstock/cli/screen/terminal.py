@@ -47,7 +47,7 @@ class Terminal:
         self._size = (0, 0)
         self._is_entered = False
         self._encoding = sys.stdout.encoding or "ascii"
-        # A byte in it wakes whoever waits for keys: signals and other threads write one.
+        # A byte in it wakes the thread that waits for keys: signals and other threads write one.
         self._wakes, self._woken = socket.socketpair()
         self._handlers: dict[int, Any] = {}
         self._wakeup_before = -1
@@ -177,7 +177,7 @@ class Terminal:
         self.is_interrupted = True
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
-        """Leave, and end as if there had been no handler: whoever sent it sees by what."""
+        """Leave, and end as if there had been no handler: the parent sees which signal ended this process."""
         self._leave()
         signal.signal(number, signal.SIG_DFL)
         signal.pthread_kill(threading.get_ident(), number)
@@ -193,7 +193,7 @@ class Terminal:
             self._enter()
 
     def _go_on(self, _number: int, _frame: FrameType | None) -> None:
-        """After a stop that nobody was told of: somebody else may have set and written anything."""
+        """After SIGSTOP, which has no handler: another program may have changed the terminal."""
         if self._is_entered:
             tty.setcbreak(INPUT, termios.TCSANOW)
             self._shown = []

@@ -201,10 +201,10 @@ def _queues(scene: Scene, choices: Choices, lines: list[Line], width: int, rows:
 
 def _nothing(scene: Scene, choices: Choices, width: int) -> list[Text]:
     if choices.pattern and scene.snapshot is not None and scene.snapshot.queues:
-        told = f"{NO_MATCH} {choices.pattern} (Esc shows all)"
+        text = f"{NO_MATCH} {choices.pattern} (Esc shows all)"
     else:
-        told = NO_QUEUES
-    return [Text(), Text(cut(f" {told}", width))]
+        text = NO_QUEUES
+    return [Text(), Text(cut(f" {text}", width))]
 
 
 def _heading(choices: Choices, widths: dict[str, int], symbols: str) -> Text:

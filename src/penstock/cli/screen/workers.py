@@ -27,7 +27,7 @@ def alive(workers: Iterable[ListedWorker]) -> int:
 def worker_lines(workers: Sequence[ListedWorker], at: datetime, width: int) -> list[Text]:
     """A heading and a line for each; those that live first."""
     if not workers:
-        return [Text(" no workers (whoever consumes without a worker is not listed)", "faint")]
+        return [Text(" no workers (consumers without a worker are not listed)", "faint")]
     grid = Grid(HEADINGS, right=(2, 3, 4))
     for each in sorted(workers, key=lambda worker: not worker.is_alive):
         name, queues, runs, held, seen, state, running = described(each, at)
@@ -45,7 +45,7 @@ def described(worker: ListedWorker, at: datetime) -> tuple[str, str, str, int, s
         worker.held,
         brief(max(0, int((at - worker.seen_at).total_seconds()))),
         "gone" if not worker.is_alive else "stopping" if worker.stopping else "up",
-        _told(running, worker.seen_at),
+        _running_tasks(running, worker.seen_at),
     )
 
 
@@ -62,7 +62,7 @@ def _queues(names: Sequence[str]) -> str:
     return f"{names[0][: LONGEST_QUEUES - 8]} +{len(names) - 1}" if len(names) > 1 else text[:LONGEST_QUEUES]
 
 
-def _told(running: Sequence[dict[str, Any]], at: datetime) -> str:
+def _running_tasks(running: Sequence[dict[str, Any]], at: datetime) -> str:
     """The tasks, how many of each and for how long by then; the one that runs for the longest first."""
     longest: dict[str, int] = {}
     number = Counter(str(run.get("task", "?")) for run in running)

@@ -21,13 +21,13 @@ def remove_abandoned(parent: Path) -> None:
         layout = Layout(directory)
         try:
             abandoned = (
-                directory.lstat().st_uid == os.geteuid()  # nobody else could have put anything into it
+                directory.lstat().st_uid == os.geteuid()  # no other user could have put anything into it
                 and not directory.is_symlink()
                 and layout.supervisor_lock.exists()
                 and is_free(layout.supervisor_lock)
                 and is_free(layout.postgres_lock)
             )
         except OSError:
-            continue  # somebody else has just removed it
+            continue  # another process has just removed it
         if abandoned:
             remove_server(layout)

@@ -27,7 +27,7 @@ PLAIN = re.compile(r"/[\w/. +-]*", re.ASCII)
 
 
 def ports(preferred: int | None) -> Iterator[int]:
-    """Ports to try, the preferred one first. Free when asked: who fails to bind one asks for the next."""
+    """Ports to try, the preferred one first. Free when asked: if a bind fails, the caller tries the next."""
     if preferred is not None and port_is_free(preferred):
         yield preferred
     for _ in range(50):
@@ -59,7 +59,7 @@ def make_socket_directory(layout: Layout, identity: Identity) -> Path:
         identity.own(link)
         return link
     elsewhere = _short_parent(identity) / f"penstock-socket-{secrets.token_hex(4)}"
-    link.symlink_to(elsewhere)  # first, so that whoever clears up after a killed supervisor knows of it
+    link.symlink_to(elsewhere)  # first, so that a process that clears up after a killed supervisor finds it
     elsewhere.mkdir(mode=0o700)
     identity.own(elsewhere)
     return elsewhere

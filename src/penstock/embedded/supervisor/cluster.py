@@ -121,7 +121,7 @@ class Cluster:
             f"--pwfile={self.layout.password}",
             "--encoding=UTF8",
             *_locale_options(self._major),
-            "--auth-local=trust",  # who gets through to the socket is said by the mode of its directory
+            "--auth-local=trust",  # the mode of its directory says which users reach the socket
             "--auth-host=scram-sha-256",
             "--no-instructions",
             *([] if self._durable else ["--no-sync"]),
@@ -233,7 +233,7 @@ class Cluster:
             os.close(gate)  # from here on it is held by the server's processes alone
 
     def _clear_away(self) -> None:
-        """Wait until nothing of a former server is left; who has not ended in time is killed."""
+        """Wait until nothing of a former server is left; processes that have not ended in time are killed."""
         if not linux.HERE and not self._is_gone():
             self._stop_abandoned()
         if not self._attention.regardless(self._is_gone, STOP_SECONDS["immediate"]) and linux.HERE:
@@ -245,7 +245,7 @@ class Cluster:
         collect()
 
     def _stop_abandoned(self) -> None:
-        """Stop a server whose supervisor was killed: without Linux nobody else has told it."""
+        """Stop a server whose supervisor was killed: only Linux tells it by itself."""
         with contextlib.suppress(OSError, ValueError):
             pid = int((self.layout.data / "postmaster.pid").read_text().split("\n", 1)[0])
             os.kill(pid, STOP_IMMEDIATELY)

@@ -67,7 +67,7 @@ class Namespaced:
 
 @dataclass(frozen=True, slots=True)
 class Unprivileged:
-    """Another user than root, who has nothing to do with whoever started the server."""
+    """Another user than root, who has nothing to do with the user that started the server."""
 
     uid: int
     gid: int

@@ -54,7 +54,7 @@ class Layout:
 
     @property
     def users_lock(self) -> Path:
-        """Shared by the users; the supervisor has it for itself from when nobody is left until it ends."""
+        """Shared by the users; the supervisor has it for itself from when no user is left until it ends."""
         return self.directory / "users.lock"
 
     @property

@@ -16,7 +16,7 @@ HERE = sys.platform == "linux"
 def die_with_parent(parent: int, number: signal.Signals) -> None:
     """Have the kernel send this process a signal when its parent ends.
 
-    A change of user clears the wish, so it comes after that. Whoever was orphaned before it ends here.
+    A change of user clears the wish, so it comes after that. A process that was orphaned before it ends here.
     """
     if not HERE:
         return

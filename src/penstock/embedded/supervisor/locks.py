@@ -30,7 +30,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds the lock; a file that is not there is free."""
+    """Whether no process holds the lock; a file that is not there is free."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def is_free(path: Path) -> bool:
 
 
 def is_shareable(path: Path) -> bool:
-    """Whether nobody holds the lock exclusively."""
+    """Whether no process holds the lock exclusively."""
     descriptor = open_lock(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -55,7 +55,7 @@ class Line:
         return dict(json.loads(line)) if line.endswith(b"\n") else None
 
     def answer(self, **fields: object) -> None:
-        """Answer; an owner who is gone is noticed elsewhere."""
+        """Answer the owner; an owner that has ended is noticed elsewhere."""
         with contextlib.suppress(OSError):
             self.connection.sendall(json.dumps(fields).encode() + b"\n")
 
@@ -67,7 +67,7 @@ class Line:
 def main() -> None:
     """Run as a process of its own."""
     os.umask(0o077)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an owner who ignores it has passed that on
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # an owner that ignores it has passed that on
     line = Line(_take_standard_input())
     request = line.read()
     if request is None:
@@ -114,7 +114,7 @@ def _throwaway(orders: Orders, line: Line) -> None:
     try:
         if os.geteuid() == 0:
             layout.directory.chmod(0o711)
-        # It gets its name when it is locked: a lock file of this name that nobody holds belongs to the dead.
+        # It gets its name when it is locked: a lock file without a holder is of a process that has ended.
         unnamed = layout.supervisor_lock.with_suffix(".new")
         lock(open_lock(unnamed), "exclusive")
         unnamed.rename(layout.supervisor_lock)
@@ -149,9 +149,9 @@ def _serve(cluster: Cluster, line: Line, attention: Attention) -> None:
 
 
 def _shared(orders: Orders, line: Line) -> None:
-    """A server for whoever holds the users' lock: it is stopped when nobody does any more."""
+    """A server for the processes that hold the users' lock: it is stopped when none does any more."""
     if os.fork():
-        os._exit(0)  # the supervisor is nobody's child: who started it may end before or after it
+        os._exit(0)  # the supervisor has no parent: the process that started it may end before or after it
     linux.adopt_orphans()
     layout = Layout(orders.directory)
     if not try_lock(open_lock(layout.supervisor_lock)):
@@ -176,7 +176,7 @@ def _shared(orders: Orders, line: Line) -> None:
 
 
 def _keep_up(cluster: Cluster, attention: Attention) -> None:
-    """Until nobody is left, start the server again if it falls over."""
+    """Start the server again if it falls over, until no user is left."""
     while not attention.wait():
         if not cluster.running:
             cluster.layout.state.unlink(missing_ok=True)
@@ -225,7 +225,7 @@ def _make_cluster(
 
 
 def _publish(layout: Layout, address: Address) -> dict[str, object]:
-    """Write down where the server is to be found, for those who did not start it."""
+    """Write down where the server is to be found, for processes that did not start it."""
     for path, text in ((layout.port, str(address.port)), (layout.state, json.dumps(address.as_dict()))):
         new = path.with_suffix(".new")
         new.write_text(text)

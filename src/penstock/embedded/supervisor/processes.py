@@ -16,7 +16,7 @@ from .identity import Identity
 
 
 class OwnerGone(Exception):  # noqa: N818 - the regular end
-    """Nobody is left who wants the server, or the supervisor was told to end."""
+    """No user of the server is left, or the supervisor received SIGTERM."""
 
 
 class Attention:
@@ -105,7 +105,7 @@ def spawn(
 ) -> Process:
     """Run a program as `identity` in `directory`; it gets the signal `death` when the supervisor ends."""
     parent = os.getpid()
-    told, tell = os.pipe()  # closed by a successful exec
+    reads, writes = os.pipe()  # closed by a successful exec
     pid = os.fork()
     if pid == 0:
         try:
@@ -121,11 +121,11 @@ def spawn(
                 os.set_inheritable(descriptor, True)
             os.execve(command[0], [os.fspath(word) for word in command], environment)  # noqa: S606
         except BaseException as error:
-            os.write(tell, str(error).encode())
+            os.write(writes, str(error).encode())
         finally:
             os._exit(127)
-    os.close(tell)
-    with os.fdopen(told, encoding="utf-8", errors="replace") as pipe:
+    os.close(writes)
+    with os.fdopen(reads, encoding="utf-8", errors="replace") as pipe:
         trouble = pipe.read()
     if trouble:
         os.waitpid(pid, 0)

@@ -11,7 +11,7 @@ from .layout import Layout
 from .processes import Attention, spawn
 from .signals import QUIT_AT_ONCE
 
-# Not the rest: secrets of whoever happened to start a server that others share, PG*, LC_*, NOTIFY_SOCKET (by
+# Not the rest: secrets of the user that started a shared server, PG*, LC_*, NOTIFY_SOCKET (by
 # which the server would report itself ready in the place of the user's own service).
 KEPT = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH")
 
