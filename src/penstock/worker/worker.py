@@ -17,6 +17,7 @@ from penstock.backoff import Backoff
 from penstock.concurrency import async_sleep, now
 from penstock.errors import ConnectionLost, DatabaseUnavailable, InvalidArgument, PenstockError
 from penstock.health import Health
+from penstock.signals import handled_in_loop
 from penstock.tasks.app import App
 from penstock.values import Duration, interval
 
@@ -181,18 +182,12 @@ class Worker:
             loop.close()
 
     async def _run_with_signals(self) -> bool:
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
-        try:
+        with handled_in_loop(self._on_signal, SIGNALS):
             await self.run()
-        finally:
-            for number in SIGNALS:
-                loop.remove_signal_handler(number)
         return self._stopping != "abort"
 
-    def _on_signal(self, number: int) -> None:
-        name = signal.Signals(number).name
+    def _on_signal(self, number: signal.Signals) -> None:
+        name = number.name
         if number == signal.SIGQUIT:
             self._stopping = self._stopping or "drain"
         elif self._stopping is not None and is_supervised():
