@@ -58,7 +58,7 @@ COMMIT_EVERY = 20
 # Between attempts.
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
-# A claim that fails for a message that cannot be sent, although none such is found, is tried so often.
+# How often a claim is tried that fails on an unreadable message, while the server finds none to reject.
 MOST_FRUITLESS = 2
 # The server takes no writes: it is a standby now.
 READ_ONLY = "25006"
