@@ -250,7 +250,7 @@ class AsyncConnections:
         await own.connection.close()
         if (lasted := own.connection.silence_lasted) > 0:
             self._silence_log.add(own.connection)
-            # Connections that were idle since then are probably silent, too: a call on each would wait in vain.
+            # Connections idle since then are probably silent, too: a call on each would wait in vain.
             await self._forget_unused_since(time.monotonic() - lasted)
 
     async def _forget_unused_since(self, moment: float) -> None:

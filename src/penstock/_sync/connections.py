@@ -253,7 +253,7 @@ class Connections:
         own.connection.close()
         if (lasted := own.connection.silence_lasted) > 0:
             self._silence_log.add(own.connection)
-            # Connections that were idle since then are probably silent, too: a call on each would wait in vain.
+            # Connections idle since then are probably silent, too: a call on each would wait in vain.
             self._forget_unused_since(time.monotonic() - lasted)
 
     def _forget_unused_since(self, moment: float) -> None:
