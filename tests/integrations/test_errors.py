@@ -33,7 +33,7 @@ REFUSALS = [
         penstock.QueueNotFound,
         lambda stage: stage.tx.send("it's 50% :none", 1),
         'queue "it\'s 50% :none" does not exist',
-        "create_queue() makes one, list_queues() lists them.",
+        "create_queue() makes a queue, list_queues() lists all queues.",
     ),
     Refusal(
         penstock.TopicNotFound,

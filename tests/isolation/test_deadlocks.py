@@ -277,7 +277,7 @@ def test_ack_x_maintain_that_adds_and_drops_days(own_spec: Spec) -> None:
     """An ack locks the table of what is completed, then its day: maintenance must not do the opposite."""
     stocked(own_spec)
     holder, a, b = own_spec.session(), impatient(own_spec.session()), impatient(own_spec.session())
-    pause_before(own_spec.watcher, "maintain", "penstock._add_days(at)")
+    pause_before(own_spec.watcher, "maintain", "penstock._add_days(now)")
     (message,) = holder.run(
         "select id from penstock.active where queue_id = (select min(id) from penstock.queues) limit 1"
     )

@@ -382,7 +382,7 @@ def test_floor_never_sinks(own_spec: Spec) -> None:
     pause_before(
         own_spec.watcher,
         "_sweep",
-        "penstock._sweep_from(at, newest, interval '0')",
+        "penstock._sweep_from(now, newest, interval '0')",
     )
     a, b = queues(own_spec), own_spec.session()
     # Maintenance leaves this floor to us: whether it finds one low depends on how long it took to look.

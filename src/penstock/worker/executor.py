@@ -216,7 +216,7 @@ class Executor:
                 run.started_at = at = time.monotonic()
                 await self._run(run, lane)
                 if run.has_waited or me.cancelling():
-                    # Other code may still cancel this asyncio task, and mean the handler that ended: do not reuse it.
+                    # Other code may cancel this asyncio task, and mean the ended handler: do not reuse it.
                     self._wake_runner()
                     return
                 if at - turn > TURN_SECONDS:

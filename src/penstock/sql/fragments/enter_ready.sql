@@ -1,14 +1,17 @@
--- The end of every statement that moves messages to ready, after the CTE `moving`, which has the carried columns and:
---   turn               the order among the messages that move
---   entry              new: behind all that waits; front; back: each beside a message that waits (_back_ranks)
---   ranked_by_tenant   whether the rank goes by tenant; such a message never enters at the front
---   holds_tenant_permit, waits   whether the message goes to waiting instead
--- Variables: queue_id, floor_ranks, next_ranks, last_ranks, plain_tops, last_id. The queue's lock is held. The caller covers the
--- highest rank of to_ready (_cover), and leaves a check for the tenants of to_waiting (_leave_checks).
+-- The end of every statement that moves messages to ready. The CTE `moving` before has the carried columns and:
+--   turn                  the order among the moving messages
+--   entry                 new: behind all waiting messages; front; back: each beside a waiting message
+--   (_back_ranks)
+--   ranked_by_tenant      whether the rank goes by tenant; such a message never enters at the front
+--   holds_tenant_permit   whether the message has a tenant permit
+--   waits                 whether the message goes to waiting instead
+-- Variables: queue_id, floor_ranks, next_ranks, last_ranks, plain_tops, last_id.
+-- The caller holds the queue's lock. The caller covers the highest rank of to_ready (_cover).
+-- The caller leaves a check for the tenants of to_waiting (_leave_checks).
 entering as materialized (
     select
         m.*, row_number() over (partition by m.priority, m.tenant, m.entry, m.waits order by m.turn) as nth,
-        count(*) over (partition by m.priority, m.tenant, m.entry, m.waits) as alike
+        count(*) over (partition by m.priority, m.tenant, m.entry, m.waits) as group_size
     from moving m
 ), to_waiting as (
     insert into penstock.waiting (queue_id, sweep_queue_id, redelivered, rank, /*carried*/)
@@ -22,13 +25,16 @@ entering as materialized (
             m.nth + max(
                 case
                     when m.nth = 1 and m.entry = 'new' and floor_ranks is not null
-                        then penstock._last_rank(queue_id, m.priority, m.tenant, m.ranked_by_tenant, next_ranks, last_ranks, plain_tops)
+                        then penstock._last_rank(
+                            queue_id, m.priority, m.tenant, m.ranked_by_tenant, next_ranks, last_ranks, plain_tops
+                        )
                 end
             ) over (partition by m.priority, m.tenant, m.entry),
             (max(
                 case
                     when m.nth = 1 and m.entry <> 'new' and floor_ranks is not null then penstock._back_ranks(
-                        queue_id, m.priority, m.tenant, m.ranked_by_tenant, m.entry = 'front', floor_ranks[m.priority + 1], m.alike::int
+                        queue_id, m.priority, m.tenant, m.ranked_by_tenant, m.entry = 'front',
+                        floor_ranks[m.priority + 1], m.group_size::int
                     )
                 end
             ) over (partition by m.priority, m.tenant, m.entry))[m.nth],

@@ -1,6 +1,7 @@
--- Cleanup: cancel a message, empty a queue, forget what is completed.
+-- Cleanup: cancel a message, empty a queue, delete completed messages.
 
--- Scheduled first, then waiting, then ready: a message that is promoted meanwhile moves in that direction.
+-- The search goes through scheduled, waiting and ready in this order: a concurrent promotion moves a message in the
+-- same direction.
 create or replace function penstock.cancel_message(queue_name text, message_id bigint) returns boolean
 language plpgsql security definer
 /*hot*/
@@ -27,7 +28,8 @@ begin
         for p in 0..3 loop
             delete from penstock.ready r
             where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1] and r.id = message_id
-            returning r.dedup_key, r.large, case when r.holds_tenant_permit then r.tenant end into key, is_large, tenant_permit;
+            returning r.dedup_key, r.large, case when r.holds_tenant_permit then r.tenant end into key, is_large,
+            tenant_permit;
             exit when is_large is not null;
         end loop;
     end if;
@@ -43,8 +45,10 @@ begin
     return is_large is not null;
 end
 $$;
-comment on function penstock.cancel_message(text, bigint) is
-    'Takes a message out of a queue before it is delivered; false where it is not waiting there. A caller that may publish to the queue may cancel any message of it. In a long backlog it looks through the index of what waits.';
+comment on function penstock.cancel_message is
+    'Removes a message from a queue before its delivery; false if the queue has no such undelivered message. A '
+    'caller that may publish to the queue may cancel any of its messages. In a long backlog the call scans the '
+    'index of ready messages.';
 
 create or replace function penstock._purge_queue(queue_id int) returns bigint
 language plpgsql
@@ -54,33 +58,42 @@ declare
     purged bigint := 0;
     removed record;
 begin
-    -- The queue's lock exclusively, so that nothing comes back; then one after the other, in the order in which messages
-    -- move: what a claim took meanwhile is found in active.
+    -- The exclusive queue lock keeps messages from returning. The states follow in the order in which messages
+    -- move: a message that a claim takes meanwhile is found in active.
     perform penstock._require_read_committed('purging a queue');
     perform pg_advisory_xact_lock(1346719315, queue_id);
     for state in 1..4 loop
         if state = 1 then
-            with deleted as (delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large, r.dedup_key)
+            with removed_rows as (
+                delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large, r.dedup_key
+            )
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
-            into removed from deleted d;
+            into removed from removed_rows d;
         elsif state = 2 then
-            with deleted as (delete from penstock.scheduled s where s.queue_id = queue_id returning s.id, s.large, s.dedup_key)
+            with removed_rows as (
+                delete from penstock.scheduled s where s.queue_id = queue_id returning s.id, s.large, s.dedup_key
+            )
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
-            into removed from deleted d;
+            into removed from removed_rows d;
         elsif state = 3 then
-            with deleted as (delete from penstock.waiting w where w.queue_id = queue_id returning w.id, w.large, w.dedup_key)
+            with removed_rows as (
+                delete from penstock.waiting w where w.queue_id = queue_id returning w.id, w.large, w.dedup_key
+            )
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys
-            into removed from deleted d;
+            into removed from removed_rows d;
         else
-            with deleted as (delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key, a.permit)
+            with removed_rows as (
+                delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key,
+                a.permit
+            )
             select array_agg(d.id) as ids, array_agg(d.id) filter (where d.large) as large_ids,
                 array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys,
                 array_agg(d.permit) filter (where d.permit is not null) as permits
-            into removed from deleted d;
-            -- Nobody is left who could hold a tenant_permit: all tenants have theirs again.
+            into removed from removed_rows d;
+            -- No message is left that could hold a tenant permit.
             delete from penstock.permits p where p.queue_id = queue_id and p.tenant is not null;
             delete from penstock.tenants t where t.queue_id = queue_id;
             delete from penstock.line_checks c where c.queue_id = queue_id;
@@ -97,7 +110,7 @@ begin
     return purged;
 end
 $$;
-comment on function penstock._purge_queue(int) is 'Deletes what waits in a queue and what is leased from it.';
+comment on function penstock._purge_queue is 'Deletes all unfinished messages of a queue.';
 
 create or replace function penstock.purge_queue(queue_name text) returns bigint
 language plpgsql security definer
@@ -107,8 +120,10 @@ begin
     return penstock._purge_queue(penstock._queue_id(queue_name));
 end
 $$;
-comment on function penstock.purge_queue(text) is
-    'Deletes all unfinished messages of a queue: waiting, delayed and leased. Dead letters and completed messages stay (purge_dlq, cleanup_queue_messages). It waits for open transactions that publish to the queue or hold its messages. Returns how many.';
+comment on function penstock.purge_queue is
+    'Deletes all unfinished messages of a queue: ready, waiting, delayed and leased. Dead letters and completed '
+    'messages stay (purge_dlq, cleanup_queue_messages). The call waits for open transactions that publish to the '
+    'queue or hold its messages. Returns how many.';
 
 create or replace function penstock.purge_all_messages() returns void
 language plpgsql security definer
@@ -124,8 +139,8 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.purge_all_messages() is
-    'Deletes all messages of all queues, whatever their state. Topics and queues stay.';
+comment on function penstock.purge_all_messages is
+    'Deletes all messages of all queues, in every state. Topics and queues stay.';
 
 create or replace function penstock.cleanup_queue_messages(queue_name text) returns bigint
 language plpgsql security definer
@@ -135,8 +150,8 @@ begin
     return penstock._delete_done(penstock._queue_id(queue_name));
 end
 $$;
-comment on function penstock.cleanup_queue_messages(text) is
-    'Removes all completed messages of a queue. Returns how many.';
+comment on function penstock.cleanup_queue_messages is
+    'Deletes all completed messages of a queue. Returns how many.';
 
 create or replace function penstock.cleanup_topic_messages(topic_name text) returns bigint
 language plpgsql security definer
@@ -157,8 +172,8 @@ begin
     return removed;
 end
 $$;
-comment on function penstock.cleanup_topic_messages(text) is
-    'Removes all completed messages of all queues of a topic. Returns how many.';
+comment on function penstock.cleanup_topic_messages is
+    'Deletes all completed messages of all queues of a topic. Returns how many.';
 
 create or replace function penstock.cleanup_expired_exclusive_queues() returns bigint
 language plpgsql security definer
@@ -176,10 +191,10 @@ begin
     return removed;
 end
 $$;
-comment on function penstock.cleanup_expired_exclusive_queues() is
-    'Deletes exclusive queues whose keep-alive has ended. maintain() does this by itself. Returns how many.';
+comment on function penstock.cleanup_expired_exclusive_queues is
+    'Deletes exclusive queues whose keep-alive has ended. maintain() does so itself. Returns how many.';
 
--- Always by the index, day by day: whoever removes completed messages locks them in the same order.
+-- Every session that deletes completed messages locks them in this order: partition by partition, by the index.
 create or replace function penstock._delete_done(queue_id int) returns bigint
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -192,4 +207,4 @@ begin
     return removed;
 end
 $$;
-comment on function penstock._delete_done(int) is 'Removes the completed messages of a queue.';
+comment on function penstock._delete_done is 'Deletes the completed messages of a queue.';

@@ -1,12 +1,11 @@
--- Clock and channels: the one clock of the engine, and how waiting consumers are woken.
+-- Clock: the one clock of the engine.
 
--- What is inlined cannot pin a search path: its names and operators are qualified instead.
-
--- The only clock. clock_timestamp(), not now(): in a long transaction a lease would be born expired.
--- It is inlined, so it costs nothing; tests replace its body to move time. Without a search path of its own, which would keep it
--- from being inlined: so every name in it is qualified, and the same holds for channel() and done_channel().
+-- The only clock. It is clock_timestamp(), not now(): in a long transaction a lease would start expired. Tests
+-- replace the body to move the time.
+-- PostgreSQL inlines the function only if it has no search_path of its own. So every name in it is qualified. The
+-- same holds for channel() and done_channel().
 create or replace function penstock.clock() returns timestamptz
 language sql volatile
 as $$ select pg_catalog.clock_timestamp() $$;
-comment on function penstock.clock() is
-    'The time that leases, due times and times to live are measured by: the clock of the database.';
+comment on function penstock.clock is
+    'The clock of leases, due times and times to live: the time of the database server.';

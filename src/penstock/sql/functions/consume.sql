@@ -1,9 +1,9 @@
 -- Consume: claim messages, with a lease on each.
 
--- Rows are locked first, then exactly those are deleted. The ctid of a row that this transaction has locked cannot
--- change, and ready rows are never updated; the + 0 keeps the planner from an index instead. A claim takes no lock that anybody waits for, and waits for none.
--- The lateral join goes through the priorities in order and stops as soon as there are enough. In a queue with a cap the rows have
--- been locked before, with a permit for each (permits.sql).
+-- A claim waits for no lock, and other sessions wait for none of its locks. The claim locks rows of ready, then
+-- deletes exactly those rows by ctid. A ctid is safe here: ready rows are never updated, and this transaction has
+-- locked the row. The `+ 0` keeps the planner from using an index instead of the ctid.
+-- In a queue with max_active, _reserve() has locked the rows and taken a permit for each (permits.sql).
 create or replace function penstock.consume_messages_batch(
     queue_name text,
     consumer_token text default null,
@@ -15,7 +15,7 @@ language plpgsql security definer
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     token text := coalesce(consumer_token, gen_random_uuid()::text);
     missing int := batch_size;
     queue_id int;
@@ -32,18 +32,20 @@ declare
     rows tid[];
     got int;
 begin
-    if batch_size is null or batch_size not between 1 and 10000 or vt_seconds not between 0 and 2592000 or consumer_token = ''
+    if batch_size is null or batch_size not between 1 and 10000 or vt_seconds not between 0 and 2592000
+        or consumer_token = ''
         or current_setting('transaction_isolation') in ('repeatable read', 'serializable')
     then
         perform penstock._check_consume(consumer_token, vt_seconds, batch_size);
     end if;
     select
-        q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds), q.visibility_backoff,
+        q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds),
+        q.visibility_backoff,
         q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null,
         q.plain_tops is not null, q.consumers is not null and not penstock._may(q.consumers)
     into queue_id, kept_until, paused, lease, backoff, most, pooled, has_waiting, has_lines, is_denied
     from penstock.queues q where q.name = queue_name;
-    if not found or kept_until <= at then
+    if not found or kept_until <= now then
         perform penstock._unknown_queue(queue_name);
     end if;
     if is_denied then
@@ -52,64 +54,71 @@ begin
     if paused is not null then
         return;
     end if;
-    lease_end := at + make_interval(secs => lease);
+    lease_end := now + make_interval(secs => lease);
     if most is not null then
         missing := least(missing, greatest(most / 2, 1));
     end if;
 
-    -- Lines that no session has looked at since a message came to wait there. No more of them, and of their messages, than messages are
-    -- asked for: what comes in is visible to other consumers when this transaction ends.
-    if has_lines and penstock._any_check(queue_id, false) and pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
+    -- Admit waiting messages of lines with a new check. Admit no more than the caller asked for: other consumers
+    -- see admitted messages only after this transaction commits.
+    if has_lines and penstock._any_check(queue_id, false)
+        and pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
         perform penstock._check_lines(queue_id, false, missing);
     end if;
 
-    for look in 1..2 loop
+    for pass in 1..2 loop
         if most is not null then
-            rows := penstock._reserve(queue_id, missing, at, pooled);
+            rows := penstock._reserve(queue_id, missing, now, pooled);
         end if;
         return query
-        with living as materialized (
+        -- The most urgent priority first; the scan stops at the limit.
+        with claimable as materialized (
             select r.ctid as row
             from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
             cross join lateral unnest(f.ranks) with ordinality p(floor, n)
             cross join lateral (
                 select r.ctid from penstock.ready r
                 where r.queue_id = queue_id and r.priority = p.n - 1 and r.rank >= p.floor
-                    and (r.expires_at is null or r.expires_at > at)
+                    and (r.expires_at is null or r.expires_at > now)
                 order by r.rank, r.id limit missing for update skip locked
             ) r
             limit missing
         ), removed as (
             delete from penstock.ready r
-            where r.queue_id + 0 = queue_id and r.ctid = any(coalesce(rows, array(select l.row from living l))) returning r.*
+            where r.queue_id + 0 = queue_id and r.ctid = any(coalesce(rows, array(select l.row from claimable l)))
+            returning r.*
         )
         insert into penstock.active as a
             (queue_id, sweep_queue_id, permit, holds_tenant_permit, vt, claimed_at, token, /*carried*/)
         select
             queue_id, queue_id, case when not pooled then g.priority when pooled then 0 end, g.holds_tenant_permit,
-            -- The lease grows with each attempt by the queue's factor, to 30 days at the most.
+            -- Each attempt multiplies the lease by the queue's factor; the maximum is 30 days.
             case
                 when backoff = 1 then lease_end
-                else at + make_interval(secs => least(lease * power(backoff, least(g.attempts, 100)), 2592000))
+                else now + make_interval(secs => least(lease * power(backoff, least(g.attempts, 100)), 2592000))
             end,
-            at, token, /*carried g: attempts = g.attempts + 1*/
+            now, token, /*carried g: attempts = g.attempts + 1*/
         from removed g order by g.priority, g.rank, g.id
         returning
             a.id, queue_name,
             case when a.large then (select p.payload from penstock.payloads p where p.id = a.id) else a.payload end,
             case when a.large then (select p.body from penstock.payloads p where p.id = a.id) else a.body end,
-            a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, ''), a.attempts_limit,
+            a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, ''),
+            a.attempts_limit,
             case when a.errors is null then 0 else penstock._lost_deliveries(a.errors) end, most is not null;
         get diagnostics got = row_count;
         missing := missing - got;
-        exit when missing = 0 or look = 2;
-        -- Less than asked for: take back what nobody holds any more and promote what is due, then look again.
-        exit when not penstock._sweep_due(queue_id, at, has_waiting, missing);
+        exit when missing = 0 or pass = 2;
+        -- Too few messages: end leases that ran out and promote due messages, then try once more.
+        exit when not penstock._sweep_due(queue_id, now, has_waiting, missing);
     end loop;
 end
 $$;
-comment on function penstock.consume_messages_batch(text, text, int, int) is
-    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. In a queue with max_active at most half of that, and as many of each priority as have a permit. Each is leased until vt to consumer_token (the server makes one where none is given); the token is needed to ack, nack, release, reject or extend. Fewer rows, or none, where there is less. vt_seconds: the queue''s visibility_timeout_seconds where not given. lost_deliveries: how many deliveries in a row ended because the lease ran out. queue_capped: the queue has max_active, so there may be more than was claimed.';
+comment on function penstock.consume_messages_batch is
+    'Claims up to batch_size messages: the most urgent priority first, then tenants in turn, oldest first. In a '
+    'queue with max_active: at most half of max_active. Each message is leased until vt to consumer_token '
+    '(generated by default). ack, nack, release, reject and extend need the token. vt_seconds defaults to the '
+    'queue''s visibility_timeout_seconds. Returns fewer rows, or none, if there are fewer.';
 
 create or replace function penstock.consume_message(
     queue_name text,
@@ -122,5 +131,5 @@ begin
     return query select * from penstock.consume_messages_batch(queue_name, consumer_token, vt_seconds, 1);
 end
 $$;
-comment on function penstock.consume_message(text, text, int) is
-    'Claims the next message; no row where there is none. See consume_messages_batch().';
+comment on function penstock.consume_message is
+    'Claims the next message; no row if there is none. See consume_messages_batch().';

@@ -1,20 +1,23 @@
--- Dead letters: look at them, bring them back, remove them.
+-- Dead letters: list, requeue and delete them.
 
--- By its key: a row as a whole cannot be handed over where a part of it cannot be read.
-create or replace function penstock._dead_letter(queue_id int, message_id bigint, queue_name text, cursor text) returns penstock.dead_letter
+-- The function reads the row by key: a row with an unreadable value cannot be passed as a whole.
+create or replace function penstock._dead_letter(
+    queue_id int, message_id bigint, queue_name text, cursor text
+) returns penstock.dead_letter
 language sql stable
 as $$
     select
         queue_name, d.id,
         penstock._readable(case when d.large then p.payload else d.payload end),
         penstock._readable_body(case when d.large then p.body else d.body end),
-        d.attempts, d.reason, penstock._readable_text(d.last_error), penstock._readable_errors(d.errors), d.moved_at, d.priority::int,
+        d.attempts, d.reason, penstock._readable_text(d.last_error), penstock._readable_errors(d.errors), d.moved_at,
+        d.priority::int,
         nullif(d.tenant, ''), penstock._readable(d.headers), d.published_at, cursor
     from penstock.dead d
     left join penstock.payloads p on d.large and p.id = d.id
     where d.queue_id = _dead_letter.queue_id and d.id = message_id
 $$;
-comment on function penstock._dead_letter(int, bigint, text, text) is 'A dead letter as it is listed, with the payload that may lie elsewhere.';
+comment on function penstock._dead_letter is 'A dead letter as listings show it, with its large payload.';
 
 create or replace function penstock.list_dlq_messages(
     queue_name text default null,
@@ -34,7 +37,10 @@ declare
 begin
     newest_first := coalesce(newest_first, false);
     if after is not null then
-        if after !~ (case when newest_first then '^newest [0-9]{1,18} [0-9]{1,18} [0-9]{1,9}$' else '^[0-9]{1,9}:[0-9]{1,18}$' end) then
+        if after !~ (
+            case when newest_first
+                then '^newest [0-9]{1,18} [0-9]{1,18} [0-9]{1,9}$' else '^[0-9]{1,9}:[0-9]{1,18}$' end
+        ) then
             perform penstock._bad_cursor(after);
         end if;
         if newest_first then
@@ -53,7 +59,7 @@ begin
         perform penstock._check_range('page_size', page_size, 1, 100000);
     end if;
     if newest_first then
-        -- A page of each queue, by the index that its dead letters are in by time: of these the newest.
+        -- One page of each queue by the index on moved_at; then the newest of all.
         return query
         select l.*
         from (
@@ -61,7 +67,8 @@ begin
             from penstock.queues q
             cross join lateral (
                 select d.queue_id, d.id, d.moved_at from penstock.dead d
-                where d.sweep_queue_id = q.id and d.moved_at <= before and (d.moved_at, d.id, d.queue_id) < (before, after_id, after_queue)
+                where d.sweep_queue_id = q.id and d.moved_at <= before
+                    and (d.moved_at, d.id, d.queue_id) < (before, after_id, after_queue)
                 order by d.moved_at desc, d.id desc limit page_size
             ) n
             where (only_queue is null or q.id = only_queue) and (q.viewers is null or penstock._may(q.viewers))
@@ -69,7 +76,8 @@ begin
             limit page_size
         ) k
         cross join lateral penstock._dead_letter(
-            k.queue_id, k.id, k.name, format('newest %s %s %s', (extract(epoch from k.moved_at) * 1000000)::bigint, k.id, k.queue_id)
+            k.queue_id, k.id, k.name,
+            format('newest %s %s %s', (extract(epoch from k.moved_at) * 1000000)::bigint, k.id, k.queue_id)
         ) l
         order by k.moved_at desc, k.id desc, k.queue_id desc;
         return;
@@ -88,11 +96,13 @@ begin
     order by k.queue_id, k.id;
 end
 $$;
-comment on function penstock.list_dlq_messages(text, int, text, boolean) is
-    'Dead letters, of one queue or of all, with reason (failed, no_attempts_left, expired), last error and the last ten errors; by queue and id, or those that died last first. For the next page pass the cursor of the last row as after. In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
+comment on function penstock.list_dlq_messages is
+    'Lists dead letters of one queue or of all, with reason (failed, no_attempts_left, expired), last error and '
+    'last ten errors. The order is queue and id, or newest_first. For the next page pass the cursor of the last '
+    'row as after. An object with the field penstock_unreadable replaces an unreadable value and says why.';
 
--- With the queue's lock held. In two steps, for the reason that dedup.sql gives.
-create or replace function penstock._retake_dedup_keys(queue_id int, ids bigint[], at timestamptz) returns void
+-- The caller holds the queue's lock. Two steps, as in dedup.sql.
+create or replace function penstock._retake_dedup_keys(queue_id int, ids bigint[], now timestamptz) returns void
 language plpgsql
 set enable_hashjoin = on
 as $$
@@ -103,22 +113,23 @@ declare
     ended bigint[];
 begin
     insert into penstock.dedup (queue_id, key, id, expires_at)
-    select queue_id, d.dedup_key, d.id, at + coalesce(d.lifetime, d.expires_at - d.published_at) from penstock.dead d
+    select queue_id, d.dedup_key, d.id, now + coalesce(d.lifetime, d.expires_at - d.published_at) from penstock.dead d
     where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
     on conflict do nothing;
     select array_agg(k.id), array_agg(k.expires_at) into over_ids, over_expiries
     from penstock.dead d
     cross join lateral (
-        select k.id, k.expires_at from penstock.dedup k where k.queue_id = queue_id and k.key = d.dedup_key and k.id <> d.id limit 1
+        select k.id, k.expires_at from penstock.dedup k where k.queue_id = queue_id and k.key = d.dedup_key
+            and k.id <> d.id limit 1
     ) k
     where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null
-        and penstock._is_over(queue_id, k.id, k.expires_at, at);
+        and penstock._is_over(queue_id, k.id, k.expires_at, now);
     if over_ids is null then
         return;
     end if;
-    ended := penstock._end_over(queue_id, over_ids, over_expiries, at);
+    ended := penstock._end_over(queue_id, over_ids, over_expiries, now);
     insert into penstock.dedup (queue_id, key, id, expires_at)
-    select queue_id, d.dedup_key, d.id, at + coalesce(d.lifetime, d.expires_at - d.published_at)
+    select queue_id, d.dedup_key, d.id, now + coalesce(d.lifetime, d.expires_at - d.published_at)
     from penstock.dead d
     where d.queue_id = queue_id and d.id = any(ids)
         and d.dedup_key in (select x.dedup_key from penstock.dead x where x.queue_id = queue_id and x.id = any(ended))
@@ -126,11 +137,11 @@ begin
     on conflict do nothing;
 end
 $$;
-comment on function penstock._retake_dedup_keys(int, bigint[], timestamptz) is
-    'Takes the dedup keys of dead letters that are brought back, as far as no other unfinished message holds them.';
+comment on function penstock._retake_dedup_keys is
+    'Takes the dedup keys of requeued dead letters, except keys that another unfinished message holds.';
 
--- With the queue's lock held. Comes in as new messages do, behind what its tenant has waiting. Hundreds of thousands may
--- come at once: to find each in a list, one by one, would take longer and longer.
+-- The caller holds the queue's lock. The messages enter as new messages. A call may move hundreds of thousands of
+-- messages, so a hash join finds them: a nested loop over the list would take quadratic time.
 create or replace function penstock._revive(queue_id int, ids bigint[], more_attempts int) returns bigint
 language plpgsql
 set enable_hashjoin = on
@@ -153,11 +164,15 @@ declare
     revived bigint;
     top_rank bigint;
 begin
-    select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops, q.tenant_max_active into most, name, wakes, plain_tops, cap
+    select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops, q.tenant_max_active into most, name,
+    wakes, plain_tops, cap
     from penstock.queues q where q.id = queue_id;
     select array_agg(d.id), array_agg(d.tenant), array_agg(d.priority) into ids, tenants, priorities
-    from (select d.id, d.tenant, d.priority from penstock.dead d where d.queue_id = queue_id and d.id = any(ids) order by d.id) d;
-    -- Before the ranks are looked up: a message that this ends may make room for another one.
+    from (
+        select d.id, d.tenant, d.priority from penstock.dead d where d.queue_id = queue_id and d.id = any(ids)
+        order by d.id
+    ) d;
+    -- First the keys, then the ranks: ending a message may free a tenant permit.
     perform penstock._retake_dedup_keys(queue_id, ids, now);
     floor_ranks := penstock._floor(queue_id);
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
@@ -173,10 +188,16 @@ begin
     ), moving as (
         select
             /*carried x: attempts = case when more_attempts is null then 0 else x.attempts end;
-                attempts_limit = case when most is null or x.attempts + more_attempts > most then x.attempts + more_attempts end;
-                expires_at = now + coalesce(x.lifetime, x.expires_at - x.published_at); lifetime = coalesce(x.lifetime, x.expires_at - x.published_at);
-                dedup_key = (select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key and k.id = x.id)*/,
-            plain_tops is not null or x.tenant <> '' as ranked_by_tenant, coalesce(m.holds_tenant_permit, false) as holds_tenant_permit,
+                attempts_limit = case when most is null or x.attempts + more_attempts > most
+                    then x.attempts + more_attempts end;
+                expires_at = now + coalesce(x.lifetime, x.expires_at - x.published_at);
+                lifetime = coalesce(x.lifetime, x.expires_at - x.published_at);
+                dedup_key = (
+                    select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key
+                        and k.id = x.id
+                )*/,
+            plain_tops is not null or x.tenant <> '' as ranked_by_tenant,
+            coalesce(m.holds_tenant_permit, false) as holds_tenant_permit,
             holds_tenant_permit is not null and not m.holds_tenant_permit as waits, 'new' as entry, x.id as turn
         from removed x join unnest(ids, holds_tenant_permit) m(id, holds_tenant_permit) on m.id = x.id
     ), /*enter_ready*/
@@ -184,7 +205,8 @@ begin
     perform penstock._cover(top_rank);
     if holds_tenant_permit is not null then
         perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
-        from unnest(tenants, priorities, holds_tenant_permit) m(tenant, priority, holds_tenant_permit) where not m.holds_tenant_permit;
+        from unnest(tenants, priorities, holds_tenant_permit) m(tenant, priority, holds_tenant_permit)
+        where not m.holds_tenant_permit;
     end if;
     if revived > 0 and wakes then
         perform penstock._wake(name, ids[1]);
@@ -192,10 +214,13 @@ begin
     return revived;
 end
 $$;
-comment on function penstock._revive(int, bigint[], int) is
-    'Brings dead letters back to ready, or to waiting. Their time to live starts again; a dedup key that another message took meanwhile is dropped.';
+comment on function penstock._revive is
+    'Moves dead letters to ready or waiting. Their time to live starts again. A dedup key that another message '
+    'holds is dropped.';
 
-create or replace function penstock.requeue_dlq_messages(queue_name text, message_ids bigint[] default null) returns bigint
+create or replace function penstock.requeue_dlq_messages(
+    queue_name text, message_ids bigint[] default null
+) returns bigint
 language plpgsql security definer
 /*hot*/
 as $$
@@ -211,16 +236,20 @@ begin
     else
         select array_agg(k.id) into ids
         from (
-            select d.id from penstock.dead d where d.queue_id = queue and d.id = any(message_ids) order by d.id for update skip locked
+            select d.id from penstock.dead d where d.queue_id = queue and d.id = any(message_ids)
+            order by d.id for update skip locked
         ) k;
     end if;
     return case when ids is null then 0 else penstock._revive(queue, ids, null) end;
 end
 $$;
-comment on function penstock.requeue_dlq_messages(text, bigint[]) is
-    'Brings dead letters back to their queue, all or those given, with their attempts starting again at 0. Returns how many.';
+comment on function penstock.requeue_dlq_messages is
+    'Moves dead letters back to their queue, all or the given ones. Their attempts start again at 0. Returns how '
+    'many.';
 
-create or replace function penstock.add_retries(queue_name text, attempts int, headers jsonb default null) returns bigint
+create or replace function penstock.add_retries(
+    queue_name text, attempts int, headers jsonb default null
+) returns bigint
 language plpgsql security definer
 /*hot*/
 as $$
@@ -234,14 +263,17 @@ begin
     select array_agg(k.id) into ids
     from (
         select d.id from penstock.dead d
-        where d.queue_id = queue and d.reason in ('expired', 'no_attempts_left') and (headers is null or d.headers @> headers)
+        where d.queue_id = queue and d.reason in ('expired', 'no_attempts_left')
+            and (headers is null or d.headers @> headers)
         order by d.id for update skip locked
     ) k;
     return case when ids is null then 0 else penstock._revive(queue, ids, attempts) end;
 end
 $$;
-comment on function penstock.add_retries(text, int, jsonb) is
-    'Brings back the dead letters of a queue that had no attempts left or expired, with that many attempts more; also in a queue without a limit they have that many and no more. headers: only those whose headers contain these. Returns how many.';
+comment on function penstock.add_retries is
+    'Moves dead letters that expired or had no attempts left back to their queue, with so many more attempts. '
+    'This limit also applies in a queue without a limit. headers: only messages whose headers contain these. '
+    'Returns how many.';
 
 create or replace function penstock.purge_dlq(queue_name text default null) returns bigint
 language plpgsql security definer
@@ -261,8 +293,7 @@ begin
     return purged;
 end
 $$;
-comment on function penstock.purge_dlq(text) is
-    'Deletes the dead letters of a queue, or of all. Returns how many.';
+comment on function penstock.purge_dlq is 'Deletes the dead letters of one queue, or of all. Returns how many.';
 
 create or replace function penstock._purge_dead(queue_id int, before timestamptz, most int) returns bigint
 language plpgsql
@@ -291,5 +322,4 @@ begin
     return cardinality(ids);
 end
 $$;
-comment on function penstock._purge_dead(int, timestamptz, int) is
-    'Deletes dead letters of a queue that were moved there before a time.';
+comment on function penstock._purge_dead is 'Deletes dead letters of a queue that are older than a time.';

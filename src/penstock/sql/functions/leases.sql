@@ -1,6 +1,8 @@
--- Leases: hold a message for longer.
+-- Leases: extend the lease on a message.
 
-create or replace function penstock.batch_extend_message_vt(queue_name text, message_ids bigint[], token text, extension_seconds int) returns setof penstock.extended_lease
+create or replace function penstock.batch_extend_message_vt(
+    queue_name text, message_ids bigint[], token text, extension_seconds int
+) returns setof penstock.extended_lease
 language plpgsql security definer
 /*hot*/
 as $$
@@ -15,7 +17,8 @@ begin
         perform penstock._invalid('no message_ids given: null', 'An empty array extends nothing.');
     end if;
     if current_setting('server_version_num')::int < 170000 then
-        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        -- Before PostgreSQL 17 the plan may filter by the ids instead of searching for each id. The range bounds
+        -- that scan.
         select min(i), max(i) into lowest, highest from unnest(message_ids) i;
         if highest::float8 - lowest > 100 * cardinality(message_ids) then
             return query
@@ -30,27 +33,33 @@ begin
     returning a.id, a.vt;
 end
 $$;
-comment on function penstock.batch_extend_message_vt(text, bigint[], text, int) is
-    'Extends the leases that a token holds on these messages by so many seconds. Returns each message that it does hold with its new vt.';
+comment on function penstock.batch_extend_message_vt is
+    'Extends the leases that a token holds on these messages by extension_seconds. Returns each message that the '
+    'token holds, with its new vt.';
 
-create or replace function penstock.extend_message_vt(queue_name text, message_id bigint, token text, extension_seconds int) returns timestamptz
+create or replace function penstock.extend_message_vt(
+    queue_name text, message_id bigint, token text, extension_seconds int
+) returns timestamptz
 language plpgsql
 as $$
 begin
-    return (select e.vt from penstock.batch_extend_message_vt(queue_name, array[message_id], token, extension_seconds) e);
+    return (
+        select e.vt from penstock.batch_extend_message_vt(queue_name, array[message_id], token, extension_seconds) e
+    );
 end
 $$;
-comment on function penstock.extend_message_vt(text, bigint, text, int) is
-    'Extends a lease by so many seconds and returns the new vt; null where the lease is not, or not any more, this token''s.';
+comment on function penstock.extend_message_vt is
+    'Extends a lease by extension_seconds and returns the new vt; null if the token does not hold the message.';
 
--- Rows that somebody is settling right now are passed over: they need no pulse, and nobody waits for anybody.
+-- The function skips rows that another session has locked. That session is settling the message, so the message
+-- needs no longer lease.
 create or replace function penstock.pulse(token text, vt_seconds int, queue_names text[] default null) returns bigint
 language plpgsql security definer
 /*hot*/
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     held bigint := 0;
     queue int;
     since timestamptz;
@@ -62,10 +71,11 @@ begin
     end if;
     for queue in
         select q.id from penstock.queues q
-        where (queue_names is null or q.name = any(queue_names)) and (q.consumers is null or penstock._may(q.consumers))
+        where (queue_names is null or q.name = any(queue_names))
+            and (q.consumers is null or penstock._may(q.consumers))
         order by q.id
     loop
-        select case when f.swept_to <= at then f.swept_to - interval '1 second' else '-infinity' end into since
+        select case when f.swept_to <= now then f.swept_to - interval '1 second' else '-infinity' end into since
         from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
         select array_agg(k.id) into ids
         from (
@@ -74,7 +84,7 @@ begin
             order by a.vt for update skip locked
         ) k;
         if ids is not null then
-            update penstock.active a set vt = at + make_interval(secs => vt_seconds)
+            update penstock.active a set vt = now + make_interval(secs => vt_seconds)
             where a.queue_id = queue and a.id = any(ids);
             held := held + cardinality(ids);
         end if;
@@ -82,5 +92,6 @@ begin
     return held;
 end
 $$;
-comment on function penstock.pulse(text, int, text[]) is
-    'A heartbeat: every message that the token holds, in all queues or those named, is leased until vt_seconds from now. Returns how many.';
+comment on function penstock.pulse is
+    'A heartbeat: leases every message that the token holds until vt_seconds from now, in all queues or the named '
+    'ones. Returns how many.';

@@ -1,4 +1,4 @@
--- Payloads: large ones lie beside the messages, once for all queues.
+-- Payloads: a large payload is stored once for all queues, beside the messages.
 
 create or replace function penstock._free_payloads(queue_id int, ids bigint[]) returns void
 language plpgsql
@@ -8,15 +8,17 @@ begin
     delete from penstock.payload_references r where r.payload_id = any(ids) and r.queue_id = queue_id;
     with shared as (
         select i.id from unnest(ids) i(id)
-        where exists (select from penstock.payload_references r where r.payload_id = i.id order by r.payload_id limit 1)
-    ), left_behind as (
+        where exists (
+            select from penstock.payload_references r where r.payload_id = i.id order by r.payload_id limit 1
+        )
+    ), orphans as (
         insert into penstock.payload_orphans (payload_id) select s.id from shared s
     )
     delete from penstock.payloads p where p.id = any(ids) and p.id not in (select s.id from shared s);
 end
 $$;
-comment on function penstock._free_payloads(int, bigint[]) is
-    'Lets go of large payloads for one queue, and removes those that no other queue needs.';
+comment on function penstock._free_payloads is
+    'Removes the references of one queue to large payloads, and the payloads that no other queue references.';
 
 create or replace function penstock._remove_orphans() returns bigint
 language plpgsql
@@ -37,4 +39,4 @@ begin
     return removed;
 end
 $$;
-comment on function penstock._remove_orphans() is 'Removes large payloads that have lost their last reference.';
+comment on function penstock._remove_orphans is 'Removes large payloads without a reference.';

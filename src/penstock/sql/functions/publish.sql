@@ -1,4 +1,4 @@
--- Publish: messages into a topic, or to one queue past any topic; and how they enter a queue.
+-- Publish: messages enter the queues of a topic, or one queue.
 
 create or replace function penstock.publish_messages(
     topic_name text,
@@ -39,13 +39,16 @@ begin
         perform penstock._deny_topic(topic);
     end if;
     return query select unnest(penstock._publish(
-        null, coalesce(queue_ids, '{}'), payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+        null, coalesce(queue_ids, '{}'), payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds,
+        dedup_key,
         deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
     ));
 end
 $$;
-comment on function penstock.publish_messages(text, jsonb[], timestamptz, int, text, jsonb, int, bytea[], text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
-    'Publishes messages to a topic: each of its queues gets them all; the caller needs the right to publish to each that is restricted. Returns their ids in order. An option holds for all messages, or is given for each in the array of that option, where a null element means the common value. A message is JSON (payloads) or bytes (bodies).';
+comment on function penstock.publish_messages is
+    'Publishes messages to every queue of a topic and returns their ids in order. The caller needs the right to '
+    'publish to each restricted queue. A message is JSON (payloads) or bytes (bodies). A single option applies to '
+    'all messages. The array of an option has a value for each message; null means the common value.';
 
 create or replace function penstock.send_messages(
     queue_name text,
@@ -69,10 +72,10 @@ language plpgsql security definer
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     largest int := 0;
     longest bigint;
-    done text;
+    ignored text;
     queue_id int;
     notify boolean;
     default_ttl int;
@@ -83,28 +86,30 @@ declare
     is_denied boolean;
     last_rank bigint;
 begin
-    -- What most sends are, with the fewest statements: small payloads that have all options in common, of one tenant or into a
-    -- queue without tenants.
-    if deliver_after is null and priority between 0 and 3 and coalesce(char_length(tenant) between 1 and 255, true) and bodies is null and dedup_key is null
-        and deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
-        and dedup_keys is null and coalesce(ttl_seconds > 0, true) and array_ndims(payloads) = 1 and array_position(payloads, null) is null
+    -- The fast path: small payloads with common options, of one tenant or into a queue without tenants.
+    if deliver_after is null and priority between 0 and 3 and coalesce(char_length(tenant) between 1 and 255, true)
+        and bodies is null and dedup_key is null and deliver_afters is null and priorities is null and tenants is null
+        and headers_list is null and ttls is null and dedup_keys is null and coalesce(ttl_seconds > 0, true)
+        and array_ndims(payloads) = 1 and array_position(payloads, null) is null
         and current_setting('transaction_isolation') = 'read committed'
     then
         if pg_column_size(payloads) > 1500 then
             select max(pg_column_size(p)) into largest from unnest(payloads) p;
         end if;
         select
-            q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops, q.tenant_max_active,
+            q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops,
+            q.tenant_max_active,
             q.publishers is not null and not penstock._may(q.publishers)
         into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops, cap, is_denied
         from penstock.queues q where q.name = queue_name;
-        if not found or kept_until <= at then
+        if not found or kept_until <= now then
             perform penstock._unknown_queue(queue_name);
         end if;
         if is_denied then
             perform penstock._denied(queue_name, 'publish');
         end if;
-        -- As text 1500 bytes have less than 15 MB (see _text_bytes). A queue with a lower limit has them measured.
+        -- 1,500 stored bytes have less than 15 MB as text (_text_bytes). A queue with a lower limit needs a
+        -- measurement.
         if payload_limit < 15000000 then
             if pg_column_size(payloads) <= 100000 then
                 longest := octet_length(payloads::text);
@@ -116,32 +121,35 @@ begin
         if (tenant is null or plain_tops is not null) and cap is null and payload_limit >= 1500 and largest <= 1500
             and coalesce(longest <= payload_limit, true)
         then
-            -- Assigned, not performed: a simple expression needs no executor.
+            -- An assignment instead of perform: a simple expression needs no executor.
             if headers is not null then
                 if not (jsonb_typeof(headers) = 'object' and pg_column_size(array[headers]) <= 1000) then
-                    done := penstock._check_headers(headers)::text;
+                    ignored := penstock._check_headers(headers)::text;
                 end if;
             end if;
-            done := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
-            -- Oldest first: where messages of this tenant wait, this one lines up behind them.
+            ignored := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
+            -- Oldest first: where messages of this tenant wait, this message goes behind them.
             if plain_tops is not null and penstock._anything_waits(queue_id) then
                 return query select unnest(penstock._publish(
-                    queue_name, array[queue_id], payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+                    queue_name, array[queue_id], payloads, bodies, deliver_after, priority, tenant, headers,
+                    ttl_seconds, dedup_key,
                     deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
                 ));
                 return;
             end if;
-            -- A backlog keeps consumers awake: they are behind where the first in line, that none of them works on, waits
-            -- for a while already.
+            -- No wake-up while consumers are behind. They are behind if the first ready message is unlocked and
+            -- older than 50 ms.
             if plain_tops is not null then
                 select
-                    notify and coalesce(head.published_at >= at - interval '50 ms', true),
+                    notify and coalesce(head.published_at >= now - interval '50 ms', true),
                     greatest(
                         head.next_rank,
-                        case when tenant is null then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], head.next_rank) end,
+                        case when tenant is null
+                            then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], head.next_rank) end,
                         (
                             select r.rank from penstock.ready r
-                            where r.ranked_by_tenant and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id and r.priority = priority
+                            where r.ranked_by_tenant and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id
+                                and r.priority = priority
                                 and r.rank > head.next_rank
                             order by r.rank desc limit 1
                         )
@@ -149,9 +157,12 @@ begin
                 into notify, last_rank
                 from (
                     select coalesce(r.rank - 1, f.ranks[priority + 1]) as next_rank, r.published_at
-                    from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
+                    from (
+                        select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1
+                    ) f
                     left join lateral (
-                        select r.rank, case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
+                        select r.rank, case when r.xmax = '0' then r.published_at end as published_at
+                        from penstock.ready r
                         where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
                         order by r.rank, r.id limit 1
                     ) r on true
@@ -164,7 +175,7 @@ begin
                             select case when r.xmax = '0' then r.published_at end from penstock.ready r
                             where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
                             order by r.rank, r.id limit 1
-                        ) >= at - interval '50 ms',
+                        ) >= now - interval '50 ms',
                         true
                     ),
                     (
@@ -180,28 +191,34 @@ begin
             end if;
             return query
             insert into penstock.ready as r
-                (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at, tenant, headers, payload)
+                (
+                    queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
+                    tenant, headers, payload
+                )
             select
-                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, false, plain_tops is not null, at,
-                at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), coalesce(tenant, ''), headers, m.payload
+                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, false, plain_tops is not null, now,
+                now + make_interval(secs => coalesce(ttl_seconds, default_ttl)), coalesce(tenant, ''), headers,
+                m.payload
             from (
-                select p.payload, p.n, nextval('penstock.message_ids') as id from unnest(payloads) with ordinality p(payload, n)
+                select p.payload, p.n, nextval('penstock.message_ids') as id
+                from unnest(payloads) with ordinality p(payload, n)
             ) m
             returning r.id;
             if notify then
-                done := penstock._wake(queue_name, currval('penstock.message_ids'))::text;
+                ignored := penstock._wake(queue_name, currval('penstock.message_ids'))::text;
             end if;
             return;
         end if;
     end if;
     return query select unnest(penstock._publish(
-        queue_name, array[penstock._queue_id(queue_name, 'publish')], payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+        queue_name, array[penstock._queue_id(queue_name, 'publish')], payloads, bodies, deliver_after, priority,
+        tenant, headers, ttl_seconds, dedup_key,
         deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
     ));
 end
 $$;
-comment on function penstock.send_messages(text, jsonb[], timestamptz, int, text, jsonb, int, bytea[], text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
-    'Sends messages to one queue, past any topic. Options as in publish_messages().';
+comment on function penstock.send_messages is
+    'Sends messages to one queue, without a topic. Options as in publish_messages().';
 
 create or replace function penstock.publish_message(
     topic_name text,
@@ -218,13 +235,17 @@ language plpgsql
 as $$
 begin
     return penstock.publish_messages(
-        topic_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority, tenant, headers,
+        topic_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
+        tenant, headers,
         ttl_seconds, case when body is not null then array[body] end, dedup_key
     );
 end
 $$;
-comment on function penstock.publish_message(text, jsonb, timestamptz, int, text, jsonb, int, bytea, text) is
-    'Publishes a message to a topic: each of its queues gets it. Returns its id. deliver_after: not before that time. priority: 0, most urgent, to 3. tenant: whose it is; tenants share a queue fairly. ttl_seconds: to the dead letters if not done by then. body: raw bytes instead of a payload. dedup_key: while a message with that key is unfinished in any of the queues, nothing is published and its id comes back. A message whose time to live or last lease is over is not unfinished: it becomes a dead letter.';
+comment on function penstock.publish_message is
+    'Publishes a message to every queue of a topic and returns its id. deliver_after: the earliest delivery. '
+    'priority: 0 (most urgent) to 3. tenant: tenants share a queue fairly. ttl_seconds: an unfinished message '
+    'becomes a dead letter after this time. body: bytes instead of a payload. dedup_key: if an unfinished message '
+    'has this key, nothing is published and the id of that message is returned.';
 
 create or replace function penstock.send_message(
     queue_name text,
@@ -241,20 +262,21 @@ language plpgsql
 as $$
 begin
     return penstock.send_messages(
-        queue_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority, tenant, headers,
+        queue_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
+        tenant, headers,
         ttl_seconds, case when body is not null then array[body] end, dedup_key
     );
 end
 $$;
-comment on function penstock.send_message(text, jsonb, timestamptz, int, text, jsonb, int, bytea, text) is
-    'Sends a message to one queue, past any topic. Options as in publish_message().';
+comment on function penstock.send_message is
+    'Sends a message to one queue, without a topic. Options as in publish_message().';
 
--- One queue's step of a publish, with the queue's lock held and the ids drawn after it. True: consumers may be asleep.
--- A null id is a message that a dedup key refused.
+-- The caller holds the queue's lock and drew the ids under that lock. A null id: a dedup key refused the message.
 create or replace function penstock._put(
-    queue_id int, at timestamptz, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
+    queue_id int, now timestamptz, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
     priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
-    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[],
+    dedup_keys text[]
 ) returns boolean
 language plpgsql
 as $$
@@ -264,7 +286,7 @@ declare
     plain_tops bigint[];
     cap int;
     waiting boolean[];
-    unseen boolean := false;
+    has_new_checks boolean := false;
     next_ranks bigint[];
     last_ranks bigint[];
     top_rank bigint;
@@ -277,14 +299,21 @@ begin
     select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
     if cap is not null or plain_tops is not null and (floor_ranks is null or penstock._anything_waits(queue_id)) then
         waiting := penstock._put_waiting(
-            queue_id, at, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large, priority, tenant, headers, expires_at,
+            queue_id, now, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large,
+            priority, tenant, headers, expires_at,
             due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
         );
         if true = any (waiting) then
-            unseen := penstock._leave_checks(
+            has_new_checks := penstock._leave_checks(
                 queue_id,
-                array(select coalesce(x.tenant, tenant) from unnest(waiting, tenants) with ordinality x(waits, tenant, n) where x.waits order by x.n),
-                array(select coalesce(x.priority, priority) from unnest(waiting, priorities) with ordinality x(waits, priority, n) where x.waits order by x.n)
+                array(
+                    select coalesce(x.tenant, tenant)
+                    from unnest(waiting, tenants) with ordinality x(waits, tenant, n) where x.waits order by x.n
+                ),
+                array(
+                    select coalesce(x.priority, priority)
+                    from unnest(waiting, priorities) with ordinality x(waits, priority, n) where x.waits order by x.n
+                )
             );
         end if;
     end if;
@@ -292,30 +321,35 @@ begin
         insert into penstock.scheduled (queue_id, sweep_queue_id, due_at, /*carried*/)
         select queue_id, queue_id, m.due_at, /*carried m*/
         from /*new_messages*/ m
-        where m.due_at > at and m.id is not null;
+        where m.due_at > now and m.id is not null;
     end if;
-    if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null and expiries is null
+    if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null
+        and expiries is null
         and due_at is null and due_times is null and dedup_keys is null
     then
         last_ranks := penstock._last_ranks(queue_id, floor_ranks);
-        with put as (
+        with inserted as (
             insert into penstock.ready
-                (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at, tenant, dedup_key, headers, payload, body)
+                (
+                    queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
+                    tenant, dedup_key, headers, payload, body
+                )
             select
-                queue_id, priority, coalesce(last_ranks[priority + 1] + m.n, m.id), m.id, 0, coalesce(m.large, false), false, at, expires_at, '', dedup_key,
+                queue_id, priority, coalesce(last_ranks[priority + 1] + m.n, m.id), m.id, 0,
+                coalesce(m.large, false), false, now, expires_at, '', dedup_key,
                 headers, m.payload, m.body
             from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
             where m.id is not null
             returning rank
         )
-        select max(p.rank) into top_rank from put p;
+        select max(p.rank) into top_rank from inserted p;
     else
         next_ranks := penstock._next_ranks(queue_id, floor_ranks);
         if plain_tops is null then
             last_ranks := penstock._last_ranks(queue_id, floor_ranks);
         end if;
-        -- What _last_rank() says, written out: a call for each tenant would take longer than the look.
-        with put as (
+        -- The expression of _last_rank(), inlined: one call for each tenant would cost more than the index search.
+        with inserted as (
             insert into penstock.ready (queue_id, rank, ranked_by_tenant, holds_tenant_permit, /*carried*/)
             select
                 queue_id,
@@ -328,11 +362,15 @@ begin
                                 next_ranks[m.priority + 1],
                                 case
                                     when m.tenant = ''
-                                        then penstock._plain_top(queue_id, m.priority, plain_tops[m.priority + 1], next_ranks[m.priority + 1])
+                                        then penstock._plain_top(
+                                            queue_id, m.priority, plain_tops[m.priority + 1],
+                                            next_ranks[m.priority + 1]
+                                        )
                                 end,
                                 (
                                     select r.rank from penstock.ready r
-                                    where r.ranked_by_tenant and r.tenant = m.tenant and r.queue_id = queue_id and r.priority = m.priority
+                                    where r.ranked_by_tenant and r.tenant = m.tenant and r.queue_id = queue_id
+                                        and r.priority = m.priority
                                         and r.rank > next_ranks[m.priority + 1]
                                     order by r.rank desc limit 1
                                 )
@@ -347,14 +385,14 @@ begin
                     x.*, plain_tops is not null or x.tenant <> '' as ranked_by_tenant,
                     row_number() over (partition by x.priority, x.tenant order by x.n) as nth
                 from /*new_messages*/ x
-                where coalesce(x.due_at <= at, true) and x.id is not null and waiting[x.n] is not true
+                where coalesce(x.due_at <= now, true) and x.id is not null and waiting[x.n] is not true
             ) m
             returning rank
         )
-        select max(p.rank) into top_rank from put p;
+        select max(p.rank) into top_rank from inserted p;
     end if;
     perform penstock._cover(top_rank);
-    return unseen or top_rank is not null and (
+    return has_new_checks or top_rank is not null and (
         floor_ranks is null
         or not exists (
             select from (
@@ -362,20 +400,23 @@ begin
                 where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_ranks[priority + 1]
                 order by r.rank, r.id limit 1
             ) head
-            where head.published_at < at - interval '50 ms'
+            where head.published_at < now - interval '50 ms'
         )
     );
 end
 $$;
-comment on function penstock._put(int, timestamptz, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
-    'Puts messages into one queue, into ready or scheduled, and says whether consumers should be woken.';
+comment on function penstock._put is
+    'Inserts messages into one queue: ready, waiting or scheduled. True: the caller should wake consumers.';
 
--- With the queue's lock held. cap 0: a snapshot that cannot see the newest floor. cap null: the queue has none, and what its tenants
--- published under an old snapshot goes first. What has to wait is ranked when it comes in.
+-- The caller holds the queue's lock. A waiting message gets its rank when it is admitted.
+-- cap 0: the snapshot cannot see the newest floor, so all messages wait.
+-- cap null: the queue has no cap. A message waits if older messages of its tenant wait, which were published under
+-- an old snapshot.
 create or replace function penstock._put_waiting(
-    queue_id int, at timestamptz, cap int, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
+    queue_id int, now timestamptz, cap int, ids bigint[], payloads jsonb[], bodies bytea[], large boolean[],
     priority smallint, tenant text, headers jsonb, expires_at timestamptz, due_at timestamptz, dedup_key text,
-    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[], dedup_keys text[]
+    priorities int[], tenants text[], headers_list jsonb[], expiries timestamptz[], due_times timestamptz[],
+    dedup_keys text[]
 ) returns boolean[]
 language plpgsql
 as $$
@@ -390,7 +431,7 @@ begin
     from (
         select x.n, coalesce(x.tenant, tenant) as tenant
         from unnest(ids, tenants, due_times) with ordinality x(id, tenant, due_at, n)
-        where coalesce(coalesce(x.due_at, due_at) <= at, true) and x.id is not null
+        where coalesce(coalesce(x.due_at, due_at) <= now, true) and x.id is not null
         order by x.n
     ) m;
     if positions is null then
@@ -401,7 +442,9 @@ begin
     elsif cap is null then
         holds_tenant_permit := array(
             select x.n = 0
-            from unnest(penstock._count_each(names, penstock._tenants_waiting(queue_id, penstock._except(names, '{}')))) with ordinality x(n, nth)
+            from unnest(
+                penstock._count_each(names, penstock._tenants_waiting(queue_id, penstock._except(names, '{}')))
+            ) with ordinality x(n, nth)
             order by x.nth
         );
     end if;
@@ -415,12 +458,13 @@ begin
     return waiting;
 end
 $$;
-comment on function penstock._put_waiting(int, timestamptz, int, bigint[], jsonb[], bytea[], boolean[], smallint, text, jsonb, timestamptz, timestamptz, text, int[], text[], jsonb[], timestamptz[], timestamptz[], text[]) is
-    'Puts those messages into waiting that may not be ready yet, and says which.';
+comment on function penstock._put_waiting is
+    'Inserts messages that may not be ready yet into waiting. Returns for each message whether it waits.';
 
--- The order of steps matters: the locks of all queues by id, then the ids, then the floors (see floors.sql).
+-- The lock order: the locks of all queues by id, then the ids, then the floors (floors.sql).
 create or replace function penstock._publish(
-    queue_name text, queue_ids int[], payloads jsonb[], bodies bytea[], deliver_after timestamptz, priority int, tenant text,
+    queue_name text, queue_ids int[], payloads jsonb[], bodies bytea[], deliver_after timestamptz, priority int,
+    tenant text,
     headers jsonb, ttl_seconds int, dedup_key text, deliver_afters timestamptz[], priorities int[], tenants text[],
     headers_list jsonb[], ttls int[], dedup_keys text[]
 ) returns bigint[]
@@ -429,9 +473,10 @@ as $$
 #variable_conflict use_variable
 declare
     inline_limit constant int := 1500;
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     n int := coalesce(cardinality(payloads), cardinality(bodies));
-    alike boolean := deliver_afters is null and priorities is null and tenants is null and headers_list is null and ttls is null
+    is_uniform boolean := deliver_afters is null and priorities is null and tenants is null and headers_list is null
+        and ttls is null
         and dedup_keys is null and dedup_key is null;
     ids bigint[];
     new_ids bigint[];
@@ -453,7 +498,10 @@ begin
         perform penstock._check_range('priority', priority, 0, 3);
     end if;
     if char_length(tenant) not between 1 and 255 then
-        perform penstock._invalid(format('tenant must have 1 to 255 characters, not %s', char_length(tenant)), 'null is for messages of no tenant.');
+        perform penstock._invalid(
+            format('tenant must have 1 to 255 characters, not %s', char_length(tenant)),
+            'Pass null for a message without a tenant.'
+        );
     end if;
     if not isfinite(deliver_after) then
         perform penstock._invalid(format('deliver_after must be a finite time, not %s', deliver_after));
@@ -462,7 +510,10 @@ begin
         perform penstock._check_range('ttl_seconds', ttl_seconds, 1, 2147483647);
     end if;
     if char_length(dedup_key) not between 1 and 500 then
-        perform penstock._invalid(format('dedup_key must have 1 to 500 characters, not %s', char_length(dedup_key)), 'null is for messages that need not be unique.');
+        perform penstock._invalid(
+            format('dedup_key must have 1 to 500 characters, not %s', char_length(dedup_key)),
+            'Pass null for a message that need not be unique.'
+        );
     end if;
     if array_ndims(payloads) > 1 then
         perform penstock._check_list('payloads', payloads);
@@ -470,8 +521,10 @@ begin
     if not (jsonb_typeof(headers) = 'object' and pg_column_size(array[headers]) <= 1000) then
         perform penstock._check_headers(headers);
     end if;
-    if not alike or bodies is not null or array_position(payloads, null) is not null then
-        perform penstock._check_lists(n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys);
+    if not is_uniform or bodies is not null or array_position(payloads, null) is not null then
+        perform penstock._check_lists(
+            n, payloads, bodies, deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
+        );
     end if;
     if n = 0 then
         return '{}';
@@ -479,14 +532,16 @@ begin
     if coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
         select max(m.size) into largest
         from (
-            select coalesce(pg_column_size(p.payload), octet_length(p.body)) as size from unnest(payloads, bodies) p(payload, body)
+            select coalesce(pg_column_size(p.payload), octet_length(p.body)) as size
+            from unnest(payloads, bodies) p(payload, body)
         ) m;
     end if;
 
     foreach queue_id in array queue_ids loop
         perform pg_advisory_xact_lock_shared(1346719315, queue_id);
     end loop;
-    -- Those that were deleted before their lock was ours are not there any more. A topic goes on with the others.
+    -- Some queues may have been deleted before this transaction got their lock. A topic continues with the other
+    -- queues.
     select coalesce(array_agg(q.id), '{}'), array_agg(q.message_ttl_seconds) into queue_ids, default_ttls
     from (select q.id, q.message_ttl_seconds from penstock.queues q where q.id = any(queue_ids) order by q.id) q;
     if queue_name is not null and cardinality(queue_ids) = 0 then
@@ -494,13 +549,17 @@ begin
     end if;
     select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
     new_ids := ids;
-    if not alike and (dedup_key is not null or dedup_keys is not null) then
+    if not is_uniform and (dedup_key is not null or dedup_keys is not null) then
         ids := penstock._take_dedup_keys(
-            queue_ids, default_ttls, array(select coalesce(k, dedup_key) from unnest(ids, dedup_keys) with ordinality x(id, k, n) order by x.n),
-            ids, array(select coalesce(t, ttl_seconds) from unnest(ids, ttls) with ordinality x(id, t, n) order by x.n), at
+            queue_ids, default_ttls,
+            array(select coalesce(k, dedup_key) from unnest(ids, dedup_keys) with ordinality x(id, k, n) order by x.n),
+            ids,
+            array(select coalesce(t, ttl_seconds) from unnest(ids, ttls) with ordinality x(id, t, n) order by x.n),
+            now
         );
         new_ids := array(
-            select case when x.id = x.holder then x.id end from unnest(new_ids, ids) with ordinality x(id, holder, n) order by x.n
+            select case when x.id = x.holder then x.id end from unnest(new_ids, ids) with ordinality x(id, holder, n)
+            order by x.n
         );
     end if;
     if largest > inline_limit then
@@ -528,7 +587,8 @@ begin
 
     foreach queue_id in array queue_ids loop
         default_ttl := default_ttls[array_position(queue_ids, queue_id)];
-        select q.name, q.notify, q.max_payload_bytes into name, notify, payload_limit from penstock.queues q where q.id = queue_id;
+        select q.name, q.notify, q.max_payload_bytes into name, notify, payload_limit from penstock.queues q
+        where q.id = queue_id;
         if largest is null and payload_limit < inline_limit then
             select max(coalesce(pg_column_size(m.payload), octet_length(m.body))) into largest
             from unnest(payloads, bodies) m(payload, body);
@@ -536,8 +596,11 @@ begin
         if largest > payload_limit then
             raise exception using
                 errcode = 'PN005',
-                message = format('a payload of %s bytes is over the limit of %s bytes of queue "%s"', largest, payload_limit, name),
-                hint = 'Store it elsewhere and send a reference, or raise max_payload_bytes (256000000 at the most).';
+                message = format(
+                    'a payload of %s bytes is over the limit of %s bytes of queue "%s"', largest, payload_limit, name
+                ),
+                hint = 'Store the payload elsewhere and send a reference. '
+                    'Or raise max_payload_bytes (at most 256000000).';
         end if;
         if longest is null and coalesce(largest, inline_limit) > payload_limit / 10000 then
             longest := coalesce(penstock._text_bytes(coalesce(measured, payloads)), 0);
@@ -547,13 +610,18 @@ begin
                 errcode = 'PN005',
                 message = format('a payload of %s bytes as text is over the limit of %s bytes of queue "%s"',
                     longest || case when longest = 1073741824 then ' or more' else '' end, payload_limit, name),
-                hint = 'A number is stored in a few bytes, but written with all its digits: send it as a string. Or raise max_payload_bytes (256000000 at the most).';
+                hint = 'Send large numbers as strings: JSON text has all digits of a number. '
+                    'Or raise max_payload_bytes (at most 256000000).';
         end if;
         if penstock._put(
-            queue_id, at, new_ids, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,
-            at + make_interval(secs => coalesce(ttl_seconds, default_ttl)), case when deliver_after > at then deliver_after end, dedup_key,
+            queue_id, now, new_ids, payloads, bodies, large, priority::smallint, coalesce(tenant, ''), headers,
+            now + make_interval(secs => coalesce(ttl_seconds, default_ttl)), case when deliver_after > now
+                then deliver_after end, dedup_key,
             priorities, tenants, headers_list,
-            case when ttls is not null then array(select at + make_interval(secs => t) from unnest(ttls) with ordinality x(t, i) order by i) end,
+            case when ttls is not null
+                then array(
+                    select now + make_interval(secs => t) from unnest(ttls) with ordinality x(t, i) order by i
+                ) end,
             deliver_afters, dedup_keys
         ) and notify then
             perform penstock._wake(name, ids[1]);
@@ -562,5 +630,6 @@ begin
     return ids;
 end
 $$;
-comment on function penstock._publish(text, int[], jsonb[], bytea[], timestamptz, int, text, jsonb, int, text, timestamptz[], int[], text[], jsonb[], int[], text[]) is
-    'Publishes a batch to a set of queues and returns the ids; where a dedup key is held, the id of its holder.';
+comment on function penstock._publish is
+    'Publishes a batch to a set of queues and returns the ids; for a refused dedup key, the id of the key''s '
+    'holder.';

@@ -1,14 +1,15 @@
--- Retention: days of done, what is kept for long enough, payloads without a reference, and the other chores of a minute.
+-- Retention: partitions of done, removal of old messages and payloads, and other work that runs once a minute.
 
--- No role but the owner has a right on a table: a trigger on one runs with the rights of the owner. A new table gets the
--- default privileges of its owner, so this is called after tables were made.
+-- No role except the owner may have a right on a table: a trigger on a table runs with the rights of the owner. A
+-- new table gets the default privileges of its owner. So each function that creates a table calls this function
+-- afterwards.
 create or replace function penstock._revoke_table_rights() returns void
 language plpgsql
 as $$
 declare
-    found_one record;
+    granted record;
 begin
-    for found_one in
+    for granted in
         select distinct
             c.relkind = 'S' as is_sequence, c.oid::regclass as table_id,
             case a.grantee when 0 then 'public' else quote_ident(pg_get_userbyid(a.grantee)) end as grantee
@@ -23,16 +24,17 @@ begin
     loop
         execute format(
             'revoke all on %s %s from %s cascade',
-            case when found_one.is_sequence then 'sequence' else 'table' end, found_one.table_id, found_one.grantee
+            case when granted.is_sequence then 'sequence' else 'table' end, granted.table_id, granted.grantee
         );
     end loop;
 end
 $$;
-comment on function penstock._revoke_table_rights() is 'Takes the rights on tables and sequences from all roles but the owner.';
+comment on function penstock._revoke_table_rights is
+    'Revokes the rights on tables and sequences from all roles except the owner.';
 
--- Partitions are made a week ahead and attached, which locks neither readers nor writers of the others. Where the database
--- has its tables, wherever the session of the caller would put new ones.
-create or replace function penstock._add_days(at timestamptz) returns bigint
+-- Attaching a partition blocks neither readers nor writers of the other partitions. default_tablespace is empty:
+-- partitions belong in the tablespace of the database, not in that of the caller's session.
+create or replace function penstock._add_days(now timestamptz) returns bigint
 language plpgsql
 set lock_timeout = '100ms'
 set default_tablespace = ''
@@ -43,13 +45,14 @@ declare
     added bigint := 0;
 begin
     for i in 1..7 loop
-        day := (at at time zone 'UTC')::date + i;
+        day := (now at time zone 'UTC')::date + i;
         partition_name := 'done_' || to_char(day, 'YYYYMMDD');
         continue when to_regclass('penstock.' || partition_name) is not null;
         execute format('create table penstock.%I (like penstock.done including defaults)', partition_name);
         execute format(
             'alter table penstock.done attach partition penstock.%I for values from (%L) to (%L)',
-            partition_name, to_char(day, 'YYYY-MM-DD') || ' 00:00:00+00', to_char(day + 1, 'YYYY-MM-DD') || ' 00:00:00+00'
+            partition_name, to_char(day, 'YYYY-MM-DD') || ' 00:00:00+00',
+            to_char(day + 1, 'YYYY-MM-DD') || ' 00:00:00+00'
         );
         added := added + 1;
     end loop;
@@ -61,9 +64,9 @@ exception when lock_not_available then
     return 0;
 end
 $$;
-comment on function penstock._add_days(timestamptz) is 'Attaches the partitions of the coming week to done.';
+comment on function penstock._add_days is 'Attaches the partitions of the coming week to done.';
 
-create or replace function penstock._drop_days(at timestamptz) returns bigint
+create or replace function penstock._drop_days(now timestamptz) returns bigint
 language plpgsql
 set lock_timeout = '100ms'
 as $$
@@ -75,7 +78,8 @@ begin
     for partition_name in
         select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
         where i.inhparent = 'penstock.done'::regclass and c.relname ~ '^done_[0-9]{8}$'
-            and (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp at time zone 'UTC' + make_interval(secs => longest) <= at
+            and (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp at time zone 'UTC'
+                + make_interval(secs => longest) <= now
         order by c.relname
     loop
         execute format('drop table penstock.%I', partition_name);
@@ -86,10 +90,10 @@ exception when lock_not_available then
     return 0;
 end
 $$;
-comment on function penstock._drop_days(timestamptz) is 'Drops the days of done that no queue keeps any more.';
+comment on function penstock._drop_days is 'Drops the partitions of done that no queue needs any more.';
 
--- By id, from one on. A message that was completed before a time was published before it, and ids are drawn as messages are published: so
--- the walk is finished where a batch of messages was published later. Young ones are read, and not locked.
+-- The walk goes by id. It is finished when a whole batch was published after `before`: a message is completed after
+-- its publication, and ids grow with publication. The walk does not lock messages that it keeps.
 create or replace function penstock._forget_done_from(
     queue_id int, before timestamptz, after_id bigint, batches int, out removed bigint, out is_finished boolean
 )
@@ -104,14 +108,17 @@ declare
 begin
     removed := 0;
     for batch in 1..batches loop
-        select array_agg(k.id) filter (where k.completed_at < before), max(k.id), count(*), min(k.published_at) into old_ids, after_id, n, oldest
+        select array_agg(k.id) filter (where k.completed_at < before), max(k.id), count(*), min(k.published_at)
+        into old_ids, after_id, n, oldest
         from (
-            select d.id, d.completed_at, d.published_at from penstock.done d where d.queue_id = queue_id and d.id > after_id
+            select d.id, d.completed_at, d.published_at from penstock.done d where d.queue_id = queue_id
+                and d.id > after_id
             order by d.id limit 1000
         ) k;
         if old_ids is not null then
             ids := array(
-                select d.id from penstock.done d where d.queue_id = queue_id and d.id = any(old_ids) and d.completed_at < before for update skip locked
+                select d.id from penstock.done d where d.queue_id = queue_id and d.id = any(old_ids)
+                    and d.completed_at < before for update skip locked
             );
             delete from penstock.done d where d.queue_id = queue_id and d.id = any(ids) and d.completed_at < before;
             removed := removed + cardinality(ids);
@@ -121,13 +128,16 @@ begin
     end loop;
 end
 $$;
-comment on function penstock._forget_done_from(int, timestamptz, bigint, int) is
-    'Removes completed messages of one queue that are kept for long enough, from an id on, and says whether it came to the end of them.';
+comment on function penstock._forget_done_from is
+    'Removes completed messages of one queue that are past their retention, after an id. is_finished: the walk '
+    'reached the end.';
 
--- For queues that keep their history for less than the longest, and for what lies in the default partition. The oldest ids first. Where
--- many of those were completed lately the walk may end before it comes to what is old: so it goes on from somewhere else, each time
--- from another place.
-create or replace function penstock._forget_done(queue_id int, before timestamptz, batches int, out removed bigint, out is_finished boolean)
+-- The partitions cover only the longest retention of all queues. This function removes the rest, and rows in the
+-- default partition. The walk starts at the lowest id. Recently completed messages may exhaust that walk, so a
+-- second walk starts at a random id.
+create or replace function penstock._forget_done(
+    queue_id int, before timestamptz, batches int, out removed bigint, out is_finished boolean
+)
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -138,16 +148,18 @@ declare
     middle bigint;
     published timestamptz;
 begin
-    select f.removed, f.is_finished into removed, is_finished from penstock._forget_done_from(queue_id, before, 0, (batches + 1) / 2) f;
+    select f.removed, f.is_finished into removed, is_finished
+    from penstock._forget_done_from(queue_id, before, 0, (batches + 1) / 2) f;
     if is_finished or batches < 2 then
         return;
     end if;
     select d.id into first_id from penstock.done d where d.queue_id = queue_id order by d.id limit 1;
     select d.id into last_id from penstock.done d where d.queue_id = queue_id order by d.id desc limit 1;
-    -- A place among messages that were published before that time.
+    -- Find a random id among messages that were published before that time.
     for attempt in 1..20 loop
         middle := first_id - 1 + (random() * (last_id - first_id))::bigint;
-        select d.published_at into published from penstock.done d where d.queue_id = queue_id and d.id > middle order by d.id limit 1;
+        select d.published_at into published from penstock.done d where d.queue_id = queue_id and d.id > middle
+        order by d.id limit 1;
         exit when published < before;
         last_id := middle;
     end loop;
@@ -155,12 +167,15 @@ begin
     removed := removed + more;
 end
 $$;
-comment on function penstock._forget_done(int, timestamptz, int) is
-    'Removes completed messages of one queue that are kept for long enough; is_finished where it came to the end of them.';
+comment on function penstock._forget_done is
+    'Removes completed messages of one queue that are past their retention. is_finished: the walk reached the '
+    'end.';
 
--- The chores of a slice of the queues, in the order of their ids, from where the last slice ended. last_queue: up to which one;
--- null: all are done. A queue of which much has to be removed gets its turn with the next call, too.
-create or replace function penstock._upkeep(at timestamptz, after_queue int, until timestamptz, out last_queue int, out results penstock.maintenance_result[])
+-- The queues come in the order of their ids, after after_queue. last_queue is the last finished queue; null: all
+-- are finished. A queue with many rows to remove continues in the next call.
+create or replace function penstock._upkeep(
+    now timestamptz, after_queue int, until timestamptz, out last_queue int, out results penstock.maintenance_result[]
+)
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -168,7 +183,7 @@ declare
     queue record;
     removed bigint;
     n bigint;
-    fruitless int;
+    empty_passes int;
     is_finished boolean;
 begin
     results := '{}';
@@ -185,21 +200,22 @@ begin
         if n > 0 then
             results := results || ('group results removed', null, n)::penstock.maintenance_result;
         end if;
-        n := penstock._forget_workers(at - interval '1 day');
+        n := penstock._forget_workers(now - interval '1 day');
         if n > 0 then
             results := results || ('workers removed', null, n)::penstock.maintenance_result;
         end if;
     end if;
     last_queue := after_queue;
     for queue in
-        select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q where q.id > after_queue order by q.id
+        select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q
+        where q.id > after_queue order by q.id
     loop
         if clock_timestamp() > until and last_queue > after_queue then
             return;
         end if;
         removed := 0;
         loop
-            n := penstock._purge_dead(queue.id, at - make_interval(secs => queue.retain_dead_seconds), 1000);
+            n := penstock._purge_dead(queue.id, now - make_interval(secs => queue.retain_dead_seconds), 1000);
             removed := removed + n;
             exit when n < 1000 or clock_timestamp() > until;
         end loop;
@@ -210,14 +226,14 @@ begin
             return;
         end if;
         removed := 0;
-        fruitless := 0;
+        empty_passes := 0;
         loop
             select f.removed, f.is_finished into n, is_finished
-            from penstock._forget_done(queue.id, at - make_interval(secs => queue.retain_completed_seconds), 20) f;
+            from penstock._forget_done(queue.id, now - make_interval(secs => queue.retain_completed_seconds), 20) f;
             removed := removed + n;
-            -- Where the walk does not come to its end it goes on somewhere else each time; a few times in vain are enough.
-            fruitless := case when n = 0 then fruitless + 1 else 0 end;
-            is_finished := is_finished or fruitless = 3;
+            -- Each pass starts at another id. After three passes without a removal the queue is done.
+            empty_passes := case when n = 0 then empty_passes + 1 else 0 end;
+            is_finished := is_finished or empty_passes = 3;
             exit when is_finished or clock_timestamp() > until;
         end loop;
         if removed > 0 then
@@ -231,4 +247,5 @@ begin
     last_queue := null;
 end
 $$;
-comment on function penstock._upkeep(timestamptz, int, timestamptz) is 'The chores that are done once a minute: retention, payloads, and what workers left behind.';
+comment on function penstock._upkeep is
+    'The work that runs once a minute: retention, orphaned payloads, groups and workers.';

@@ -1,8 +1,10 @@
--- Settle: how a consumer ends what it began: ack, nack, release, reject.
+-- Settle: a consumer ends its lease with ack, nack, release or reject.
 
--- Rows are locked in the order of their ids, as in every batch call on active. Tokens are compared pair by pair: one
--- pass for each distinct token, and mostly there is one.
-create or replace function penstock.ack_messages(queue_name text, message_ids bigint[], tokens text[], results jsonb[] default null) returns setof bigint
+-- The lock order: the queue's lock in a queue with caps, then rows of active by id, as in every batch call. All
+-- tokens are equal here; _ack_by_token() handles different tokens.
+create or replace function penstock.ack_messages(
+    queue_name text, message_ids bigint[], tokens text[], results jsonb[] default null
+) returns setof bigint
 language plpgsql security definer
 /*hot*/
 as $$
@@ -26,7 +28,8 @@ begin
     then
         perform penstock._invalid(
             format('there must be a token, and a result if any, for each message: %s ids, %s tokens, %s results',
-                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(tokens)::text, 'null'), coalesce(cardinality(results)::text, 'no'))
+                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(tokens)::text, 'null'),
+                coalesce(cardinality(results)::text, 'no'))
         );
     end if;
     if greatest(array_ndims(message_ids), array_ndims(tokens), array_ndims(results)) > 1 then
@@ -34,7 +37,7 @@ begin
         perform penstock._check_list('tokens', tokens);
         perform penstock._check_list('results', results);
     end if;
-    -- As many bytes of results as stored have no more than 256 MB as text (see _text_bytes): mostly there is none.
+    -- 25,600 stored bytes have at most 256 MB as text (_text_bytes). Most acks have no result.
     if pg_column_size(results) > 25600 then
         perform penstock._check_text('a result', r.result, 256000000) from unnest(results) r(result);
     end if;
@@ -56,7 +59,8 @@ begin
         perform penstock._lock_queue(queue_id);
     end if;
     if current_setting('server_version_num')::int < 170000 then
-        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        -- Before PostgreSQL 17 the plan may filter by the ids instead of searching for each id. The range bounds
+        -- that scan.
         select min(i), max(i) into lowest, highest from unnest(message_ids) i;
         if highest::float8 - lowest > 100 * cardinality(message_ids) then
             return query select penstock._ack_one_by_one(queue_name, message_ids, tokens, results);
@@ -66,29 +70,40 @@ begin
     if keep then
         with removed as (
             delete from penstock.active a
-            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
+            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids)
+                and a.token = token
             returning a.*
-        ), kept as (
+        ), to_done as (
             insert into penstock.done
-                (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers, payload, body, errors, result)
+                (
+                    queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers,
+                    payload, body, errors, result
+                )
             select
-                queue_id, g.id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant, g.token, g.headers,
-                g.payload, g.body, g.errors, results[array_position(message_ids, g.id) - array_lower(message_ids, 1) + array_lower(results, 1)]
+                queue_id, g.id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant,
+                g.token, g.headers,
+                g.payload, g.body, g.errors,
+                results[array_position(message_ids, g.id) - array_lower(message_ids, 1) + array_lower(results, 1)]
             from removed g
         )
         select
-            array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large),
-            array_agg(g.permit) filter (where g.permit is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+            array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+            array_agg(g.id) filter (where g.large),
+            array_agg(g.permit) filter (where g.permit is not null),
+            array_agg(g.tenant) filter (where g.holds_tenant_permit)
         into ids, keys, large_ids, permits, tenant_permits from removed g;
     else
         with removed as (
             delete from penstock.active a
-            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids) and a.token = token
+            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids)
+                and a.token = token
             returning a.id, a.dedup_key, a.large, a.permit, a.holds_tenant_permit, a.tenant
         )
         select
-            array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.id) filter (where g.large),
-            array_agg(g.permit) filter (where g.permit is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+            array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+            array_agg(g.id) filter (where g.large),
+            array_agg(g.permit) filter (where g.permit is not null),
+            array_agg(g.tenant) filter (where g.holds_tenant_permit)
         into ids, keys, large_ids, permits, tenant_permits from removed g;
     end if;
     if keys is not null then
@@ -103,12 +118,17 @@ begin
     return query select unnest(ids);
 end
 $$;
-comment on function penstock.ack_messages(text, bigint[], text[], jsonb[]) is
-    'Marks messages as done, each with the token that holds it, in the caller''s transaction. Returns the ids of those that were held; the others have been taken back or were finished before.';
+comment on function penstock.ack_messages is
+    'Marks messages as done, in the caller''s transaction. tokens has the token of each message; results may have '
+    'a result for each. Returns the ids of the messages that their token held. The other messages were finished '
+    'before, or their lease ran out.';
 
--- All of them are locked first, by id: pass by pass they would be locked in another order than by somebody who acks
--- only some of them. And before that the queue, where it may get a cap meanwhile: a later pass must not wait for its lock.
-create or replace function penstock._ack_by_token(queue_name text, message_ids bigint[], tokens text[], results jsonb[]) returns setof bigint
+-- The lock order: the queue's lock, then all rows by id, before the first pass. Locking row by row in each pass
+-- would differ from the order of other callers. The queue's lock comes first in any queue: the queue may get a cap
+-- between two passes.
+create or replace function penstock._ack_by_token(
+    queue_name text, message_ids bigint[], tokens text[], results jsonb[]
+) returns setof bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -134,11 +154,12 @@ begin
     end loop;
 end
 $$;
-comment on function penstock._ack_by_token(text, bigint[], text[], jsonb[]) is
-    'Acks messages that several tokens hold.';
+comment on function penstock._ack_by_token is 'Acks messages that different tokens hold.';
 
--- In the order of ids, as everybody locks them; the queue's lock before.
-create or replace function penstock._ack_one_by_one(queue_name text, message_ids bigint[], tokens text[], results jsonb[]) returns setof bigint
+-- The lock order: the queue's lock, then rows by id.
+create or replace function penstock._ack_one_by_one(
+    queue_name text, message_ids bigint[], tokens text[], results jsonb[]
+) returns setof bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -155,20 +176,26 @@ begin
     end loop;
 end
 $$;
-comment on function penstock._ack_one_by_one(text, bigint[], text[], jsonb[]) is
-    'Acks messages whose ids are far apart, on servers before 17, which would look through all leases between them.';
+comment on function penstock._ack_one_by_one is
+    'Acks messages with distant ids before PostgreSQL 17, where one statement would scan all leases between the '
+    'ids.';
 
-create or replace function penstock.ack_message(queue_name text, message_id bigint, token text, result jsonb default null) returns boolean
+create or replace function penstock.ack_message(
+    queue_name text, message_id bigint, token text, result jsonb default null
+) returns boolean
 language plpgsql
 as $$
 begin
     return exists (
-        select from penstock.ack_messages(queue_name, array[message_id], array[token], case when result is not null then array[result] end)
+        select from penstock.ack_messages(
+            queue_name, array[message_id], array[token], case when result is not null then array[result] end
+        )
     );
 end
 $$;
-comment on function penstock.ack_message(text, bigint, text, jsonb) is
-    'Marks a message as done, in the caller''s transaction; false where the lease is not, or not any more, this token''s. result is kept with the completed message.';
+comment on function penstock.ack_message is
+    'Marks a message as done, in the caller''s transaction. result is stored with the completed message. False if '
+    'the token does not hold the message.';
 
 create or replace function penstock.nack_messages(
     queue_name text,
@@ -182,11 +209,15 @@ language plpgsql security definer
 /*hot*/
 as $$
 begin
-    return query select unnest(penstock._settle(queue_name, 'retry', message_ids, tokens, delays, errors, max_attempts));
+    return query select unnest(
+        penstock._settle(queue_name, 'retry', message_ids, tokens, delays, errors, max_attempts)
+    );
 end
 $$;
 comment on function penstock.nack_messages is
-    'nack_message() for many: each with the token that holds it, and with its delay in seconds, error and max_attempts where those lists are given. A null element stands for the default. Returns the ids of the messages that were held; the others have been taken back or were finished before.';
+    'nack_message() for many messages. tokens has the token of each message; delays (seconds), errors and '
+    'max_attempts may have a value for each, where null means the default. Returns the ids of the messages that '
+    'their token held.';
 
 create or replace function penstock.nack_message(
     queue_name text,
@@ -206,9 +237,14 @@ begin
 end
 $$;
 comment on function penstock.nack_message is
-    'Gives a message back after a failed attempt. It is delivered again, beside messages that wait, after delay_seconds, or by the queue''s retry_delays. After the last attempt it is a dead letter: max_attempts, else the queue''s max_delivery_attempts; add_retries() overrules both. The error is added to its history. False where the token does not hold it.';
+    'Returns a message after a failed attempt. The next delivery comes after delay_seconds, by default after the '
+    'queue''s retry_delays. The error is added to the history. After the last attempt the message becomes a dead '
+    'letter. The limit is max_attempts, else the queue''s max_delivery_attempts; add_retries() overrides both. '
+    'False if the token does not hold the message.';
 
-create or replace function penstock.release_messages(queue_name text, message_ids bigint[], tokens text[], delays int[] default null) returns setof bigint
+create or replace function penstock.release_messages(
+    queue_name text, message_ids bigint[], tokens text[], delays int[] default null
+) returns setof bigint
 language plpgsql security definer
 /*hot*/
 as $$
@@ -217,9 +253,12 @@ begin
 end
 $$;
 comment on function penstock.release_messages is
-    'release_message() for many: each with the token that holds it, and with its delay in seconds where those are given. Returns the ids of the messages that were held.';
+    'release_message() for many messages. tokens has the token of each message; delays may have a delay in '
+    'seconds for each. Returns the ids of the messages that their token held.';
 
-create or replace function penstock.release_message(queue_name text, message_id bigint, token text, delay_seconds int default 0) returns boolean
+create or replace function penstock.release_message(
+    queue_name text, message_id bigint, token text, delay_seconds int default 0
+) returns boolean
 language plpgsql security definer
 /*hot*/
 as $$
@@ -227,13 +266,18 @@ begin
     if delay_seconds is null then
         perform penstock._check_range('delay_seconds', delay_seconds, 0, 31536000);
     end if;
-    return penstock._settle(queue_name, 'release', array[message_id], array[token], array[delay_seconds], null, null) <> '{}';
+    return penstock._settle(
+        queue_name, 'release', array[message_id], array[token], array[delay_seconds], null, null
+    ) <> '{}';
 end
 $$;
 comment on function penstock.release_message is
-    'Gives a message back without counting the attempt: it was never begun, or has to wait. It is ready at once, in front, or after delay_seconds. False where the token does not hold it.';
+    'Returns a message without counting the attempt. The message is ready at once, at the front of the queue, or '
+    'after delay_seconds. False if the token does not hold the message.';
 
-create or replace function penstock.reject_messages(queue_name text, message_ids bigint[], tokens text[], errors text[] default null) returns setof bigint
+create or replace function penstock.reject_messages(
+    queue_name text, message_ids bigint[], tokens text[], errors text[] default null
+) returns setof bigint
 language plpgsql security definer
 /*hot*/
 as $$
@@ -242,9 +286,12 @@ begin
 end
 $$;
 comment on function penstock.reject_messages is
-    'reject_message() for many: each with the token that holds it, and with its error where those are given. Returns the ids of the messages that were held.';
+    'reject_message() for many messages. tokens has the token of each message; errors may have an error for each. '
+    'Returns the ids of the messages that their token held.';
 
-create or replace function penstock.reject_message(queue_name text, message_id bigint, token text, error text default null) returns boolean
+create or replace function penstock.reject_message(
+    queue_name text, message_id bigint, token text, error text default null
+) returns boolean
 language plpgsql security definer
 /*hot*/
 as $$
@@ -253,4 +300,5 @@ begin
 end
 $$;
 comment on function penstock.reject_message is
-    'Moves a message to the dead letters now, reason failed: another attempt would not help. False where the token does not hold it.';
+    'Moves a message to the dead letters at once, reason failed. Use it if another attempt would not help. False '
+    'if the token does not hold the message.';

@@ -1,8 +1,12 @@
--- Transitions: every move of a message out of active but the ack, the end of a time to live, and the way to ready. A move deletes the row of
--- one state and inserts the row of another in one statement, with all carried columns (fragments/carried.sql).
+-- Transitions: every move of a message out of active except the ack, every expiry, and every move to ready.
+-- A move deletes the row of one state and inserts the row of another state in one statement. It copies all carried
+-- columns (fragments/carried.sql).
 
--- A long error is cut, not refused: an attempt that failed has to end. Ten of them have less than 256 MB as text.
-create or replace function penstock._add_error(errors jsonb, attempt int, at timestamptz, error text, lost boolean default false) returns jsonb
+-- A long error is truncated, not refused: a failed attempt must be able to end. Ten errors have less than 256 MB as
+-- text.
+create or replace function penstock._add_error(
+    errors jsonb, attempt int, at timestamptz, error text, lost boolean default false
+) returns jsonb
 language sql stable
 as $$
     select case
@@ -12,14 +16,16 @@ as $$
     end || case
         when error is null then '[]'
         else jsonb_build_array(
-            jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)) || case when lost then '{"lost": true}'::jsonb else '{}' end
+            jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)) || case when lost
+                then '{"lost": true}'::jsonb else '{}' end
         )
     end
 $$;
 comment on function penstock._add_error is
-    'The error history with one more error; the last ten are kept, and 4,000,000 characters of each. lost: the lease ran out.';
+    'The error history with one more error. It keeps the last ten errors, and 4,000,000 characters of each. lost: '
+    'the lease ran out.';
 
--- A consumer that gives a message back has survived it.
+-- A consumer that returns a message has survived the delivery.
 create or replace function penstock._not_lost(errors jsonb) returns jsonb
 language sql immutable
 as $$ select coalesce(jsonb_set(errors, '{-1}', (errors -> -1) - 'lost'), errors) $$;
@@ -38,30 +44,32 @@ begin
 end
 $$;
 comment on function penstock._lost_deliveries is
-    'How many deliveries in a row, up to the last one, ended because the lease ran out, by the error history.';
+    'How many of the last deliveries in a row ended because the lease ran out, according to the error history.';
 
--- attempts, most: of the message, and how many it may have.
-create or replace function penstock._reason_to_end(attempts int, most int, expires_at timestamptz, now timestamptz) returns text
+create or replace function penstock._reason_to_end(
+    attempts int, most int, expires_at timestamptz, now timestamptz
+) returns text
 language sql immutable
 as $$ select case when attempts >= most then 'no_attempts_left' when expires_at <= now then 'expired' end $$;
 comment on function penstock._reason_to_end is
-    'Why a message becomes a dead letter when its attempt has failed or its lease has ended; null where it is retried.';
+    'The reason why a message becomes a dead letter after a failed attempt or a lost lease; null if it is '
+    'retried. most: the limit of attempts.';
 
--- The values of each message by its id. A join with a list may be planned as a loop in a loop; a map is found in linear time.
+-- A map makes each lookup cheap. The planner may join a list by nested loops, in quadratic time.
 create or replace function penstock._by_id(ids bigint[], "values" text[]) returns jsonb
 language sql immutable
 as $$
     select jsonb_object(array_agg(x.id::text), array_agg(x.value))
     from unnest(ids, "values") x(id, value) where x.id is not null and x.value is not null
 $$;
-comment on function penstock._by_id is 'A map from ids to values; null where there are none.';
+comment on function penstock._by_id is 'A map from ids to values; null if there is none.';
 
--- The one way out of active besides the ack. With the queue's lock held, except for a reject in a queue without caps. Verdicts:
---   retry    the attempt failed: back beside messages that wait, after the delay; a dead letter after the last attempt
---   lost     the lease ran out (token null): as retry, but the first loss in a row goes to the front
---   release  the attempt does not count: back to the front, after the delay
+-- The caller holds the queue's lock, except for a reject in a queue without caps. Verdicts:
+--   retry    the attempt failed: beside waiting messages, after the delay; a dead letter after the last attempt
+--   lost     the lease ran out (token null): as retry, but after the first loss in a row to the front
+--   release  the attempt does not count: to the front, after the delay
 --   reject   a dead letter, reason failed
--- delays, errors, limits: of each message, in the order of ids; null, or a null element: the default.
+-- delays, errors, limits: a value for each of ids; a null array or a null element means the default.
 create or replace function penstock._leave_active(
     queue_id int, ids bigint[], token text, verdict text, now timestamptz, delays int[], errors text[], limits int[]
 ) returns bigint[]
@@ -70,9 +78,11 @@ as $$
 #variable_conflict use_variable
 declare
     is_one constant boolean := cardinality(ids) = 1;
-    delay_of constant jsonb := case when not is_one and delays is not null then penstock._by_id(ids, delays::text[]) end;
+    delay_of constant jsonb := case when not is_one and delays is not null
+        then penstock._by_id(ids, delays::text[]) end;
     error_of constant jsonb := case when not is_one and errors is not null then penstock._by_id(ids, errors) end;
-    limit_of constant jsonb := case when not is_one and limits is not null then penstock._by_id(ids, limits::text[]) end;
+    limit_of constant jsonb := case when not is_one and limits is not null
+        then penstock._by_id(ids, limits::text[]) end;
     error text := case verdict when 'lost' then 'the lease ran out' else case when is_one then errors[1] end end;
     floor_ranks bigint[];
     next_ranks bigint[];
@@ -95,14 +105,16 @@ declare
     top_rank bigint;
 begin
     if verdict <> 'reject' then
-        select coalesce(case when is_one then limits[1] end, nullif(q.max_delivery_attempts, 0)), q.retry_delays, q.notify, q.name, q.plain_tops
+        select coalesce(case when is_one then limits[1] end, nullif(q.max_delivery_attempts, 0)), q.retry_delays,
+        q.notify, q.name, q.plain_tops
         into most, retry_delays, wakes, name, plain_tops
         from penstock.queues q where q.id = queue_id;
         floor_ranks := penstock._floor(queue_id);
         last_id := penstock._last_id();
     end if;
     if current_setting('server_version_num')::int < 170000 then
-        -- There a plan may filter by the ids instead of searching for them; so it at least stays between them.
+        -- Before PostgreSQL 17 the plan may filter by the ids instead of searching for each id. The range bounds
+        -- that scan.
         select min(i), max(i) into lowest, highest from unnest(ids) i;
     end if;
     if verdict = 'reject' then
@@ -110,65 +122,80 @@ begin
             delete from penstock.active a
             where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and a.token = token
             returning a.*
-        ), buried as (
+        ), to_dead as (
             insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
             select queue_id, queue_id, 'failed', now, j.errors -> -1 ->> 'error', /*carried j*/
             from (
-                select /*carried g: errors = penstock._add_error(g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text))*/
+                select /*carried g: errors = penstock._add_error(
+                    g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text)
+                )*/
                 from removed g
             ) j
         )
         select
             array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
-            array_agg(g.permit) filter (where g.permit is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+            array_agg(g.permit) filter (where g.permit is not null),
+            array_agg(g.tenant) filter (where g.holds_tenant_permit)
         into moved, keys, permits, tenant_permits from removed g;
     else
         with removed as (
             delete from penstock.active a
-            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and (verdict = 'lost' or a.token = token)
+            where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids)
+                and (verdict = 'lost' or a.token = token)
             returning a.*
         ), judged as (
             select
                 /*carried g: attempts = case verdict when 'release' then g.attempts - 1 else g.attempts end;
                     errors = case verdict
                         when 'release' then penstock._not_lost(g.errors)
-                        else penstock._add_error(g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text), verdict = 'lost')
+                        else penstock._add_error(
+                            g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text), verdict = 'lost'
+                        )
                     end*/,
                 g.permit, g.holds_tenant_permit,
                 case when verdict <> 'release'
-                    then penstock._reason_to_end(g.attempts, coalesce(g.attempts_limit, (limit_of ->> g.id::text)::int, most), g.expires_at, now)
+                    then penstock._reason_to_end(
+                        g.attempts, coalesce(g.attempts_limit, (limit_of ->> g.id::text)::int, most), g.expires_at, now
+                    )
                 end as reason,
                 coalesce(
                     case when is_one then delays[1] else (delay_of ->> g.id::text)::int end,
-                    case verdict when 'release' then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
+                    case verdict when 'release'
+                        then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
                 ) as delay,
                 case
-                    when plain_tops is null and (verdict = 'release' or verdict = 'lost' and penstock._lost_deliveries(g.errors) = 0) then 'front'
+                    when plain_tops is null
+                        and (verdict = 'release' or verdict = 'lost' and penstock._lost_deliveries(g.errors) = 0)
+                            then 'front'
                     else 'back'
                 end as entry,
                 -- A snapshot that cannot see the newest floor cannot rank by tenant.
                 plain_tops is not null and floor_ranks is null as waits
             from removed g
-        ), buried as (
+        ), to_dead as (
             insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
             select queue_id, queue_id, j.reason, now, j.errors -> -1 ->> 'error', /*carried j*/
             from judged j where j.reason is not null
-        ), delayed as (
+        ), to_scheduled as (
             insert into penstock.scheduled (queue_id, sweep_queue_id, due_at, /*carried*/)
             select queue_id, queue_id, now + make_interval(secs => j.delay), /*carried j*/
             from judged j where j.reason is null and j.delay > 0
         ), moving as (
-            select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant from judged j where j.reason is null and j.delay = 0
+            select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant from judged j where j.reason is null
+                and j.delay = 0
         ), /*enter_ready*/
         select
             array_agg(j.id), min(j.id) filter (where j.reason is null and j.delay = 0),
             array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
             array_agg(j.permit) filter (where j.permit is not null),
-            array_agg(j.tenant) filter (where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or j.waits)),
+            array_agg(j.tenant) filter (
+                where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or j.waits)
+            ),
             array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and j.waits),
             array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and j.waits),
             (select max(r.rank) from to_ready r)
-        into moved, ready_id, keys, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank from judged j;
+        into moved, ready_id, keys, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank
+        from judged j;
     end if;
     if moved is null then
         return '{}';
@@ -190,10 +217,11 @@ begin
 end
 $$;
 comment on function penstock._leave_active is
-    'Moves messages that a token holds, or whose lease ran out, out of active by a verdict. Returns the ids of those that it moved.';
+    'Moves messages out of active by a verdict, if the token holds them or their lease ran out. Returns the ids '
+    'of the moved messages.';
 
--- The lock of the queue, then the rows by id, as in every batch call. Tokens are compared pair by pair: a pass for each distinct token,
--- and mostly there is one.
+-- The lock order: the queue's lock, then rows of active by id, as in every batch call. The loop makes one pass for
+-- each distinct token.
 create or replace function penstock._settle(
     queue_name text, verdict text, message_ids bigint[], tokens text[], delays int[], errors text[], limits int[]
 ) returns bigint[]
@@ -207,8 +235,10 @@ declare
     held record;
 begin
     if (
-        cardinality(message_ids) = 1 and cardinality(tokens) = 1 and coalesce(cardinality(delays), 1) = 1 and coalesce(cardinality(errors), 1) = 1
-        and coalesce(cardinality(limits), 1) = 1 and coalesce(delays[1] between 0 and 31536000, true) and coalesce(limits[1] between 1 and 1000000, true)
+        cardinality(message_ids) = 1 and cardinality(tokens) = 1 and coalesce(cardinality(delays), 1) = 1
+            and coalesce(cardinality(errors), 1) = 1
+        and coalesce(cardinality(limits), 1) = 1 and coalesce(delays[1] between 0 and 31536000, true)
+        and coalesce(limits[1] between 1 and 1000000, true)
     ) is not true then
         perform penstock._check_settle(message_ids, tokens, delays, errors, limits);
     end if;
@@ -222,19 +252,25 @@ begin
     for held in
         select
             t.token, array_agg(t.id) as ids, case when delays is not null then array_agg(t.delay) end as delays,
-            case when errors is not null then array_agg(t.error) end as errors, case when limits is not null then array_agg(t.most) end as limits
+            case when errors is not null then array_agg(t.error) end as errors, case when limits is not null
+                then array_agg(t.most) end as limits
         from unnest(message_ids, tokens, delays, errors, limits) t(id, token, delay, error, most)
         where t.token is not null
         group by t.token order by t.token
     loop
-        settled := settled || penstock._leave_active(queue_id, held.ids, held.token, verdict, now, held.delays, held.errors, held.limits);
+        settled := settled || penstock._leave_active(
+            queue_id, held.ids, held.token, verdict, now, held.delays, held.errors, held.limits
+        );
     end loop;
     return settled;
 end
 $$;
-comment on function penstock._settle is 'Moves messages out of active by a verdict, each if its token holds it. Returns the ids of those that it moved.';
+comment on function penstock._settle is
+    'Moves messages out of active by a verdict, each if its token holds it. Returns the ids of the moved '
+    'messages.';
 
--- With the queue's lock held, and the rows locked by this transaction. The coalesce keeps the planner from the indexes by expiry.
+-- The caller holds the queue's lock and has locked the rows. coalesce(expires_at) keeps the planner from the expiry
+-- indexes.
 create or replace function penstock._end_expired(
     queue_id int, now timestamptz, ready_rows tid[], waiting_ids bigint[], scheduled_ids bigint[]
 ) returns bigint
@@ -264,12 +300,13 @@ begin
         select w.*, false from from_waiting w
         union all
         select s.*, false from from_scheduled s
-    ), buried as (
+    ), to_dead as (
         insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
         select queue_id, queue_id, 'expired', now, g.errors -> -1 ->> 'error', /*carried g*/
         from removed g
     )
-    select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null), array_agg(g.tenant) filter (where g.holds_tenant_permit)
+    select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+    array_agg(g.tenant) filter (where g.holds_tenant_permit)
     into ids, keys, tenant_permits from removed g;
     perform penstock._free_dedup_keys(queue_id, keys, ids);
     if tenant_permits is not null then
@@ -278,12 +315,13 @@ begin
     return coalesce(cardinality(ids), 0);
 end
 $$;
-comment on function penstock._end_expired is 'Moves messages whose time to live is over to the dead letters, from ready, waiting and scheduled.';
+comment on function penstock._end_expired is
+    'Moves expired messages from ready, waiting and scheduled to the dead letters. Returns how many.';
 
--- With the queue's lock held, in READ COMMITTED. Only messages that are due, or parked; those that another session has locked are
--- passed over. A message that was only delayed comes in as a new one. A parked one goes to the front, where it came from. A retry
--- goes beside those that wait. In a queue with a cap for each tenant they wait where there is no free permit of its tenant.
-create or replace function penstock._make_ready(queue_id int, at timestamptz, ids bigint[]) returns bigint[]
+-- The caller holds the queue's lock, in READ COMMITTED. The function skips messages that another session has
+-- locked. A delayed message enters as new, a parked message at the front, a retry beside waiting messages. With a
+-- cap for each tenant, a message without a tenant permit goes to waiting.
+create or replace function penstock._make_ready(queue_id int, now timestamptz, ids bigint[]) returns bigint[]
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -297,29 +335,31 @@ declare
     top_rank bigint;
     moved bigint[];
     tenants text[];
-    urgency int[];
+    priorities int[];
     holds_tenant_permit boolean[];
     permit_of jsonb;
-    stale boolean;
+    has_expired boolean;
 begin
     select
-        array_agg(k.id order by k.priority, k.parked_rank, k.due_at, k.id), array_agg(k.tenant order by k.priority, k.parked_rank, k.due_at, k.id),
-        array_agg(k.priority::int order by k.priority, k.parked_rank, k.due_at, k.id), bool_or(k.expires_at <= at)
-    into ids, tenants, urgency, stale
+        array_agg(k.id order by k.priority, k.parked_rank, k.due_at, k.id),
+        array_agg(k.tenant order by k.priority, k.parked_rank, k.due_at, k.id),
+        array_agg(k.priority::int order by k.priority, k.parked_rank, k.due_at, k.id), bool_or(k.expires_at <= now)
+    into ids, tenants, priorities, has_expired
     from (
         select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from unnest(ids) i(id)
         cross join lateral (
             select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from penstock.scheduled s
-            where s.queue_id = queue_id and s.id = i.id and (s.due_at <= at or s.parked_as is not null) for update skip locked
+            where s.queue_id = queue_id and s.id = i.id
+                and (s.due_at <= now or s.parked_as is not null) for update skip locked
         ) s
     ) k;
     if ids is null then
         return '{}';
     end if;
     moved := ids;
-    if stale then
-        perform penstock._end_expired(queue_id, at, null, null, ids);
-        select array_agg(k.id), array_agg(k.tenant), array_agg(k.priority::int) into ids, tenants, urgency
+    if has_expired then
+        perform penstock._end_expired(queue_id, now, null, null, ids);
+        select array_agg(k.id), array_agg(k.tenant), array_agg(k.priority::int) into ids, tenants, priorities
         from (
             select s.id, s.tenant, s.priority from penstock.scheduled s
             where s.queue_id = queue_id and s.id = any(ids) order by s.priority, s.parked_rank, s.due_at, s.id
@@ -356,10 +396,12 @@ begin
     perform penstock._cover(top_rank);
     if holds_tenant_permit is not null then
         perform penstock._leave_checks(queue_id, array_agg(m.tenant), array_agg(m.priority))
-        from unnest(tenants, urgency, holds_tenant_permit) m(tenant, priority, holds_tenant_permit) where not m.holds_tenant_permit;
+        from unnest(tenants, priorities, holds_tenant_permit) m(tenant, priority, holds_tenant_permit)
+        where not m.holds_tenant_permit;
     end if;
     return moved;
 end
 $$;
 comment on function penstock._make_ready is
-    'Moves messages that are due or parked from scheduled to ready, or to waiting, and returns the ids of those that left scheduled.';
+    'Moves messages that are due or parked from scheduled to ready or waiting. Returns the ids of the messages '
+    'that left scheduled.';

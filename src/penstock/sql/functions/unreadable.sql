@@ -1,7 +1,9 @@
--- Unreadable: values that cannot be sent to a client. Publishing refuses text that is too long (_text_bytes). What is left
--- is damage: a disk that lost a part of a value, bytes that are no text in a database without an encoding.
+-- Unreadable: values that the server cannot send to a client.
+-- Publish refuses text that is too long (_text_bytes). The other causes are damage: a disk lost a part of a value,
+-- or a database without an encoding has bytes that are not text.
 
--- An error that may be removed the next time (out of memory, a lock, a shutdown) says nothing about the value.
+-- A transient error (out of memory, a lock, a shutdown) says nothing about the value, so the function raises it
+-- again.
 create or replace function penstock._unreadable(value anyelement) returns text
 language plpgsql
 as $$
@@ -13,7 +15,7 @@ begin
     if size > most then
         return format('it has %s bytes as text, of at most %s', size, most);
     end if;
-    -- A database of encoding SQL_ASCII takes any bytes, and refuses to send them to a client that asks for UTF8.
+    -- A database with encoding SQL_ASCII stores any bytes, but cannot send them to a client that asks for UTF8.
     perform octet_length(convert_to(value::text, 'UTF8'));
     return null;
 exception when others then
@@ -23,7 +25,7 @@ exception when others then
     return sqlerrm;
 end
 $$;
-comment on function penstock._unreadable(anyelement) is 'Why a value cannot be sent to a client; null where it can.';
+comment on function penstock._unreadable is 'Why a value cannot be sent to a client; null if it can be sent.';
 
 create or replace function penstock._unreadable_body(body bytea) returns text
 language plpgsql
@@ -38,7 +40,7 @@ exception when others then
     return sqlerrm;
 end
 $$;
-comment on function penstock._unreadable_body(bytea) is 'Why a body cannot be sent to a client; null where it can.';
+comment on function penstock._unreadable_body is 'Why a body cannot be sent to a client; null if it can be sent.';
 
 create or replace function penstock._readable(value jsonb) returns jsonb
 language plpgsql
@@ -49,8 +51,8 @@ begin
     return case when error is null then value else jsonb_build_object('penstock_unreadable', error) end;
 end
 $$;
-comment on function penstock._readable(jsonb) is
-    'A value as it is; where it cannot be sent to a client, a note: an object with the one field penstock_unreadable, which says why.';
+comment on function penstock._readable is
+    'The value. If it cannot be sent to a client: an object with the field penstock_unreadable, which says why.';
 
 create or replace function penstock._readable_body(body bytea) returns bytea
 language plpgsql
@@ -61,7 +63,8 @@ begin
     return case when error is null then body else convert_to('penstock_unreadable: ' || error, 'UTF8') end;
 end
 $$;
-comment on function penstock._readable_body(bytea) is 'A body as it is, or a note that says why it cannot be sent to a client.';
+comment on function penstock._readable_body is
+    'The body, or a note that says why the body cannot be sent to a client.';
 
 create or replace function penstock._readable_errors(errors jsonb) returns jsonb
 language plpgsql
@@ -71,11 +74,14 @@ declare
 begin
     return case
         when error is null then coalesce(errors, '[]')
-        else jsonb_build_array(jsonb_build_object('attempt', 0, 'at', penstock.clock(), 'error', 'penstock_unreadable: ' || error))
+        else jsonb_build_array(
+            jsonb_build_object('attempt', 0, 'at', penstock.clock(), 'error', 'penstock_unreadable: ' || error)
+        )
     end;
 end
 $$;
-comment on function penstock._readable_errors(jsonb) is 'The error history of a message, or a note that says why it cannot be sent to a client.';
+comment on function penstock._readable_errors is
+    'The error history, or a note that says why the history cannot be sent to a client.';
 
 create or replace function penstock._readable_text(value text) returns text
 language plpgsql
@@ -86,10 +92,11 @@ begin
     return case when error is null then value else 'penstock_unreadable: ' || error end;
 end
 $$;
-comment on function penstock._readable_text(text) is 'A text as it is, or a note that says why it cannot be sent to a client.';
+comment on function penstock._readable_text is
+    'The text, or a note that says why the text cannot be sent to a client.';
 
--- A row is read without a lock, and locked only where it cannot be read: other consumers go on. Of each priority as many
--- as a claim may take: which of them it takes depends on the caps of the queue.
+-- The function reads rows without a lock and locks only unreadable rows, so that other consumers continue. It reads
+-- batch_size rows of each priority: the caps of the queue decide which of them a claim takes.
 create or replace function penstock.reject_unreadable_messages(queue_name text, batch_size int default 10)
 returns setof penstock.unreadable_message
 language plpgsql security definer
@@ -108,7 +115,7 @@ begin
     if penstock._capped(queue) then
         perform penstock._lock_queue(queue);
     end if;
-    -- What the claim let in was undone when it failed. It is let in here, and stays: else it would not be found in ready.
+    -- The failed claim rolled back its sweep. Sweep again here: otherwise these messages would not be in ready.
     perform penstock._sweep_due(queue, penstock.clock(), true, batch_size);
     for candidate in
         select r.row, r.id
@@ -127,7 +134,7 @@ begin
         begin
             buried := penstock._bury_ready(queue, candidate.row, candidate.id, '{}', found_error.error);
         exception when data_corrupted or index_corrupted or internal_error then
-            -- Not even a copy can be made of it.
+            -- The row cannot be copied: drop the damaged parts.
             buried := penstock._bury_ready(queue, candidate.row, candidate.id, faults, found_error.error);
         end;
         if buried then
@@ -136,10 +143,13 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.reject_unreadable_messages(text, int) is
-    'Moves messages that cannot be sent to any client to the dead letters, reason failed, without those parts of them that are lost. Call it where a consume fails with an SQLSTATE of class 54 or XX, with the batch_size of that consume, and consume again; clients and workers do. Looks at the next batch_size messages of each priority. Returns each with what is wrong with it.';
+comment on function penstock.reject_unreadable_messages is
+    'Moves messages that cannot be sent to any client to the dead letters, reason failed, without the damaged '
+    'parts. Call it after a consume failed with an SQLSTATE of class 54 or XX, with the same batch_size, then '
+    'consume again. Clients and workers do so. It checks the next batch_size messages of each priority. Returns '
+    'each moved message with its error.';
 
--- ready rows are never updated, so a ctid with its id is the same row, or none.
+-- ready rows are never updated. So a ctid with its id finds the same row, or none.
 create or replace function penstock._faults_of_ready(queue_id int, "row" tid, message_id bigint) returns text[]
 language plpgsql
 as $$
@@ -160,35 +170,44 @@ begin
     where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id;
     return case
         when cardinality(array_remove(faults, null)) > 0
-            then array(select x.part || ': ' || x.fault from unnest(parts, faults) with ordinality x(part, fault, n) order by x.n)
+            then array(
+                select x.part || ': ' || x.fault from unnest(parts, faults) with ordinality x(part, fault, n)
+                order by x.n
+            )
     end;
 end
 $$;
-comment on function penstock._faults_of_ready(int, tid, bigint) is
-    'What of a ready message cannot be sent to a client, and why: payload, body, headers, errors, each null where it can. Null where all can.';
+comment on function penstock._faults_of_ready is
+    'Why payload, body, headers and errors of a ready message cannot be sent; null for a readable part. Null if '
+    'all parts are readable.';
 
--- A large payload stays where it is, unread. With the queue's lock held, where the queue has caps.
-create or replace function penstock._bury_ready(queue_id int, "row" tid, message_id bigint, faults text[], error text) returns boolean
+-- The caller holds the queue's lock in a queue with caps. A large payload stays in place, unread.
+create or replace function penstock._bury_ready(
+    queue_id int, "row" tid, message_id bigint, faults text[], error text
+) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     removed record;
 begin
-    perform from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id for update skip locked;
+    perform from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row"
+        and r.id = message_id for update skip locked;
     if not found then
         return false;
     end if;
     with removed as (
-        delete from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id returning r.*
-    ), buried as (
+        delete from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id
+        returning r.*
+    ), to_dead as (
         insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
         select
-            queue_id, queue_id, 'failed', at, error,
-            /*carried g: headers = case when faults[3] is null then g.headers end; payload = case when faults[1] is null then g.payload end;
+            queue_id, queue_id, 'failed', now, error,
+            /*carried g: headers = case when faults[3] is null then g.headers end;
+                payload = case when faults[1] is null then g.payload end;
                 body = case when faults[2] is null then g.body end;
-                errors = penstock._add_error(case when faults[4] is null then g.errors end, g.attempts, at, error)*/
+                errors = penstock._add_error(case when faults[4] is null then g.errors end, g.attempts, now, error)*/
         from removed g
     )
     select g.dedup_key, case when g.holds_tenant_permit then g.tenant end as tenant_permit into removed from removed g;
@@ -201,5 +220,6 @@ begin
     return true;
 end
 $$;
-comment on function penstock._bury_ready(int, tid, bigint, text[], text) is
-    'Moves a ready message to the dead letters, without the parts that have a fault; false where it is not there any more, or locked.';
+comment on function penstock._bury_ready is
+    'Moves a ready message to the dead letters without the parts that have a fault; false if the row is removed '
+    'or locked.';

@@ -1,6 +1,7 @@
--- Wake-ups: channels on which waiting consumers, and callers that wait for a result, are woken.
+-- Wake-ups: NOTIFY channels for waiting consumers and for callers that wait for a result.
 
--- A channel name has 63 bytes at the most. Not strict: a strict function of this shape is not inlined.
+-- A channel name has at most 63 bytes. The function is not strict: PostgreSQL would not inline a strict function of
+-- this shape. Every name is qualified: see clock().
 create or replace function penstock.channel(queue_name text) returns text
 language sql immutable parallel safe
 as $$
@@ -10,16 +11,17 @@ as $$
         else 'queue:' operator(pg_catalog.||) pg_catalog.md5(queue_name)
     end
 $$;
-comment on function penstock.channel(text) is
-    'The NOTIFY channel of a queue: queue:<name>, or queue:<md5 of the name> where that would be longer than 63 bytes. The payload of a notification is a message id.';
+comment on function penstock.channel is
+    'The NOTIFY channel of a queue: queue:<name>, or queue:<md5 of the name> if the former has over 63 bytes. The '
+    'payload of a notification is a message id.';
 
 create or replace function penstock._wake(queue_name text, message_id bigint) returns void
 language sql
 as $$ select pg_notify(penstock.channel(queue_name), message_id::text) $$;
-comment on function penstock._wake(text, bigint) is
-    'Wakes the consumers that wait for a queue. The last step of whatever makes messages ready.';
+comment on function penstock._wake is
+    'Wakes the consumers that wait for a queue. Every function that makes messages ready calls it last.';
 
--- A channel name has 63 bytes at the most. Every name is qualified: see clock().
+-- A channel name has at most 63 bytes. Every name is qualified: see clock().
 create or replace function penstock.done_channel(queue_name text) returns text
 language sql immutable parallel safe
 as $$
@@ -29,10 +31,11 @@ as $$
         else 'done:' operator(pg_catalog.||) pg_catalog.md5(queue_name)
     end
 $$;
-comment on function penstock.done_channel(text) is
-    'The NOTIFY channel on which workers tell which tasks of a queue are over: done:<name>, or done:<md5 of the name> where that would be longer than 63 bytes. The payload of a notification is message ids with commas between them.';
+comment on function penstock.done_channel is
+    'The NOTIFY channel on which workers report finished tasks of a queue: done:<name>, or done:<md5 of the name> '
+    'if the former has over 63 bytes. The payload of a notification is message ids, separated by commas.';
 
--- A notification takes less than 8000 bytes, an id 19 and a comma.
+-- A notification has less than 8,000 bytes; an id with its comma has at most 20.
 create or replace function penstock._tell_done(queue_name text, message_ids bigint[]) returns void
 language plpgsql
 as $$
@@ -40,11 +43,13 @@ declare
     at_once constant int := 390;
 begin
     for start in 1..cardinality(message_ids) by at_once loop
-        perform pg_notify(penstock.done_channel(queue_name), array_to_string(message_ids[start:start + at_once - 1], ','));
+        perform pg_notify(
+            penstock.done_channel(queue_name), array_to_string(message_ids[start:start + at_once - 1], ',')
+        );
     end loop;
 end
 $$;
-comment on function penstock._tell_done(text, bigint[]) is 'Wakes those who wait for a result of these messages.';
+comment on function penstock._tell_done is 'Wakes callers that wait for a result of these messages.';
 
 create or replace function penstock.announce_done(queue_name text, message_ids bigint[]) returns void
 language plpgsql security definer
@@ -53,11 +58,14 @@ as $$
 begin
     perform penstock._queue_id(queue_name, 'consume');
     if message_ids is null or cardinality(message_ids) > 100000 then
-        perform penstock._invalid(format('message_ids must be 100000 at the most, not %s', coalesce(cardinality(message_ids)::text, 'null')));
+        perform penstock._invalid(
+            format('message_ids must be 100000 at the most, not %s', coalesce(cardinality(message_ids)::text, 'null'))
+        );
     end if;
-    -- Subscripts from 1 on, whatever they were.
+    -- array(select ...) makes the subscripts start at 1.
     perform penstock._tell_done(queue_name, array(select i.id from unnest(message_ids) i(id) where i.id is not null));
 end
 $$;
-comment on function penstock.announce_done(text, bigint[]) is
-    'Tells those who wait for the result of a task that there will be none: it is among the dead letters. See done_channel().';
+comment on function penstock.announce_done is
+    'Wakes callers that wait for a result of these messages. A worker calls it for dead letters, which never have '
+    'a result. See done_channel().';
