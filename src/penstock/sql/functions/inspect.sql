@@ -259,8 +259,8 @@ comment on function penstock._count_permits is
     'Counts the permits of a priority with this status (free, debt or deferred), up to 10,000.';
 
 -- Invariant: free + deferred - debts + held = quota (permits.sql). Messages of the same priority with a lower rank
--- are ahead, and so are more urgent messages. If each priority has its own permits, only as many more urgent messages count
--- as their priority has free permits.
+-- are ahead, and so are more urgent messages. If each priority has its own permits, only as many more urgent messages
+-- count as their priority has free permits.
 create or replace function penstock._explain_ready(q penstock.queues, message_id bigint, priority int) returns text
 language plpgsql stable
 as $$
