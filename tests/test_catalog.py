@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -420,6 +422,32 @@ def test_every_table_has_a_comment(sql: Sql) -> None:
             and coalesce(obj_description(c.oid, 'pg_class'), '') = ''""",
     )
     assert without == []
+
+
+def test_no_comment_is_longer_than_400_characters(sql: Sql) -> None:
+    """Further details of a function belong into docs/reference/notes."""
+    long = column(
+        sql,
+        """select pg_describe_object(d.classoid, d.objoid, d.objsubid)
+        from pg_description d
+        cross join pg_identify_object(d.classoid, d.objoid, d.objsubid) o
+        where char_length(d.description) > 400
+            and (o.schema = 'penstock' or o.type = 'schema' and o.name = 'penstock')""",
+    )
+    assert long == []
+
+
+def test_the_sql_names_its_actors() -> None:
+    """The prose says "the caller" or "the worker", never an indefinite person."""
+    folder = Path(schema.__file__).parent / "sql"
+    vague = re.compile(r"\b(whoever|somebody|nobody|anybody)\b", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(folder)}:{number}: {line.strip()}"
+        for path in sorted(folder.rglob("*.sql"))
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if vague.search(line)
+    ]
+    assert found == []
 
 
 def test_security_definers_pin_their_search_path(sql: Sql) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from tools.page import REFERENCE, write_or_check
 from penstock import errors, schema
 from penstock.embedded import throwaway
 
-# The order to read them in; files that are not named here follow by name.
+# The order of the sections. Files of functions that are not listed follow by name.
 ORDER = [
     "topics",
     "queues",
@@ -36,9 +36,10 @@ ORDER = [
     "diagnosis",
 ]
 WIDTH = 100
+NOTES = REFERENCE / "notes"
 
 INTRODUCTION = """\
-<!-- Written by tools/sqldoc.py from the comments in src/penstock/sql: change those, then run `make docs`. -->
+<!-- Written by tools/sqldoc.py from the comments in src/penstock/sql and from docs/reference/notes. -->
 
 # The SQL reference
 
@@ -50,9 +51,9 @@ select penstock.create_queue('billing', topic_name => 'orders', max_delivery_att
 select * from penstock.consume_messages_batch('billing', batch_size => 100);
 ```
 
-Below each function stand the roles that may call it. `penstock_admin` may call all of them and is a member of
-the other three roles; nobody needs a privilege on a table. What begins with an underscore is internal and not
-described here.
+The last line of each function names the roles that may call the function. `penstock_admin` may call every
+function and is a member of the other three roles. No role needs a privilege on a table. Functions whose names
+begin with an underscore are internal and not described here.
 """
 
 
@@ -137,14 +138,15 @@ def render(connection: psycopg.Connection[Any], source: schema.Source) -> str:
     cursor = psycopg.Cursor(connection, row_factory=class_row(Function))
     functions = cursor.execute(FUNCTIONS).fetchall()
     sections = list(_sections(source, functions))
+    notes = _read_notes({function.name for function in functions})
     types = sorted({function.result_type for function in functions if function.result_type})
     lines = [INTRODUCTION]
     lines += [f"- [{title}](#{_anchor(title)}): {about}" for title, about, _ in sections]
     lines += ["- [Rows](#rows), [settings of a queue](#settings-of-a-queue), [errors](#errors)"]
     for title, about, members in sections:
         lines += ["", f"## {title}", "", about]
-        lines += [line for function in members for line in _function(function)]
-    lines += ["", "## Rows", "", "What functions return that have more than one column to tell."]
+        lines += [line for function in members for line in _function(function, notes.get(function.name))]
+    lines += ["", "## Rows", "", "The rows of functions that return more than one column."]
     for name in types:
         lines += ["", f"### Row: {name}", "", *_columns(connection, name)]
     lines += [
@@ -162,7 +164,7 @@ def render(connection: psycopg.Connection[Any], source: schema.Source) -> str:
 
 
 def _sections(source: schema.Source, functions: list[Function]) -> Iterator[tuple[str, str, list[Function]]]:
-    """Title, sentence and functions of each file that has public ones; last, what the installer creates."""
+    """Title, sentence and functions of each file with public functions; last, the installer's functions."""
     left = {
         function.name: [each for each in functions if each.name == function.name] for function in functions
     }
@@ -178,10 +180,22 @@ def _sections(source: schema.Source, functions: list[Function]) -> Iterator[tupl
         if members:
             yield match[1], _sentence(match[2]), members
     if left:
-        yield "Installation", "What is installed.", [function for each in left.values() for function in each]
+        yield (
+            "Installation",
+            "The installed version.",
+            [function for each in left.values() for function in each],
+        )
 
 
-def _function(function: Function) -> Iterator[str]:
+def _read_notes(names: Set[str]) -> dict[str, str]:
+    """By function, the Markdown of docs/reference/notes: details that are too long for a comment."""
+    notes = {path.stem: path.read_text("utf-8").strip() for path in sorted(NOTES.glob("*"))}
+    if unknown := sorted(notes.keys() - names):
+        raise SystemExit(f"docs/reference/notes has files of unknown functions: {', '.join(unknown)}")
+    return notes
+
+
+def _function(function: Function, note: str | None) -> Iterator[str]:
     parameters = [_tidy(parameter) for parameter in function.parameters]
     result = "table" if function.columns else _tidy(function.result.lower())
     line = f"penstock.{function.name}({', '.join(parameters)}) returns {result}"
@@ -191,6 +205,8 @@ def _function(function: Function) -> Iterator[str]:
     if not function.comment:
         raise SystemExit(f"penstock.{function.name} has no comment")
     yield from ("", f"### {function.name}", "", "```sql", line, "```", "", _prose(function.comment), "")
+    if note:
+        yield from (note, "")
     if function.columns:
         yield from (f"Columns: {', '.join(f'`{_tidy(column)}`' for column in function.columns)}.", "")
     if function.result_type:

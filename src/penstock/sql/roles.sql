@@ -1,8 +1,9 @@
--- Roles: which role may call what. The one permit that says so; nobody has a privilege on a table.
+-- Roles: which role may call which function. Only this file grants rights; no role has a privilege on a table.
 --
--- penstock_admin may call everything here and is a member of the other three. A function whose name begins with an
--- underscore is internal: no role may call it. Whoever installs without the right to create roles gets the grants to
--- those that exist; roles belong to the whole server, so another database may be creating them at this moment.
+-- penstock_admin may call every listed function and is a member of the other three roles. A function whose name
+-- begins with an underscore is internal: no role may call it. If the installer may not create roles, it grants to the
+-- existing roles only. Roles belong to the whole server, so an installer in another database may create them at the
+-- same time.
 do $roles$
 declare
     roles constant text[] := array['penstock_publisher', 'penstock_consumer', 'penstock_viewer', 'penstock_admin'];
@@ -52,17 +53,17 @@ declare
         ['explain_delivery',                'penstock_viewer'],
         ['list_groups',                     'penstock_viewer'],
         ['list_workers',                    'penstock_viewer'],
-        ['diagnose_server',                  'penstock_viewer'],
-        ['diagnose_holders',                 'penstock_viewer'],
-        ['diagnose_tables',                  'penstock_viewer'],
-        ['diagnose_statements',              'penstock_viewer'],
-        ['diagnose_engine',                  'penstock_viewer'],
-        ['diagnose_queues',                  'penstock_viewer'],
-        ['diagnose_parked',                  'penstock_viewer'],
-        ['diagnose_errors',                  'penstock_viewer'],
-        ['diagnose_leases',                  'penstock_viewer'],
-        ['diagnose_priorities',              'penstock_viewer'],
-        ['diagnose_groups',                  'penstock_viewer'],
+        ['diagnose_server',                 'penstock_viewer'],
+        ['diagnose_holders',                'penstock_viewer'],
+        ['diagnose_tables',                 'penstock_viewer'],
+        ['diagnose_statements',             'penstock_viewer'],
+        ['diagnose_engine',                 'penstock_viewer'],
+        ['diagnose_queues',                 'penstock_viewer'],
+        ['diagnose_parked',                 'penstock_viewer'],
+        ['diagnose_errors',                 'penstock_viewer'],
+        ['diagnose_leases',                 'penstock_viewer'],
+        ['diagnose_priorities',             'penstock_viewer'],
+        ['diagnose_groups',                 'penstock_viewer'],
 
         ['create_topic',                    'penstock_admin'],
         ['delete_topic',                    'penstock_admin'],
@@ -90,13 +91,13 @@ declare
         ['run_schedule',                    'penstock_admin'],
         ['delete_schedule',                 'penstock_admin'],
 
-        -- a task brings its queue with it, on the side that sends and on the side that works
+        -- publishers and workers of a task both declare its queue
         ['declare_queue',                   'penstock_publisher'],
         ['declare_queue',                   'penstock_consumer'],
         ['queue_difference',                'penstock_publisher'],
         ['queue_difference',                'penstock_consumer'],
 
-        -- a publisher waits for results, and keeps the schedules of its periodic tasks
+        -- a publisher waits for results and puts the schedules of its periodic tasks
         ['get_result',                      'penstock_publisher'],
         ['get_result',                      'penstock_viewer'],
         ['list_schedules',                  'penstock_publisher'],
@@ -106,7 +107,7 @@ declare
         ['done_channel',                    'penstock_consumer'],
         ['done_channel',                    'penstock_viewer'],
 
-        -- harmless, and every client asks for the version before anything else
+        -- every client reads the version first
         ['clock',                           'penstock_publisher'],
         ['clock',                           'penstock_consumer'],
         ['clock',                           'penstock_viewer'],
@@ -118,7 +119,7 @@ declare
     function_id regprocedure;
     wrong text;
 begin
-    -- The list is complete, or nothing is installed.
+    -- An incomplete list fails the installation.
     select string_agg(distinct callable[i][1], ', ') into wrong
     from generate_subscripts(callable, 1) as i
     where not exists (
@@ -155,7 +156,7 @@ begin
     loop
         begin
             execute format('grant %I to penstock_admin', role_name);
-        -- An internal_error is "tuple concurrently updated": another database has just granted the same.
+        -- internal_error: "tuple concurrently updated". An installer in another database has just granted the same.
         exception when insufficient_privilege or unique_violation or internal_error then
             null;
         end;

@@ -1,18 +1,19 @@
--- Diagnosis: how the server, the engine and each queue are, for `penstock doctor` to judge. All of it is cheap at any size.
+-- Diagnosis: the condition of the server, the engine and each queue, for `penstock doctor`. Cheap at any size.
 
--- What shows other people's sessions is called with the caller's own rights and reads pg_catalog only: who may see what is
--- PostgreSQL's to decide, and the owner of this schema lends nobody its eyes.
+-- Functions that show other sessions run with the caller's rights and read pg_catalog only. So PostgreSQL decides what
+-- the caller may see, and the rights of the schema's owner do not widen the caller's view.
 create or replace function penstock.diagnose_server() returns penstock.server_diagnosis
 language sql stable
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
     with sessions as materialized (
-        -- What kind a session is, is not told to everybody.
+        -- backend_type is null for a caller that may not see the session.
         select a.usesysid, a.usename, a.datid, a.application_name
         from pg_stat_activity a
         where coalesce(a.backend_type, 'client backend') = 'client backend' and a.usesysid is not null and a.datid is not null
     ), busiest as (
+        -- The applications with the most sessions.
         select coalesce(nullif(s.application_name, ''), 'without a name') || ' of ' || coalesce(s.usename, s.usesysid::text) as name, count(*)::int as n
         from sessions s group by 1 order by 2 desc, 1 limit 5
     )
@@ -34,16 +35,19 @@ as $$
     cross join (select x.datname, age(x.datfrozenxid)::bigint as age from pg_database x order by 2 desc limit 1) oldest
     where d.datname = current_database() and r.rolname = current_user
 $$;
-comment on function penstock.diagnose_server() is
-    'How the server is: its version and clock, what the caller may see (sees_all_sessions), settings of vacuum, connections and their limits (null: none) with who has most of them, how full the NOTIFY queue is (0 to 1), the database with the oldest transactions, and since when the archiver fails (null: it does not). One row.';
+comment on function penstock.diagnose_server is
+    'Returns one row about the server: version, clock, settings of vacuum, connections with their limits and the '
+    'busiest clients, fill of the NOTIFY queue (0 to 1), and the database with the oldest transactions. '
+    'sees_all_sessions: the caller sees the sessions of other roles. A limit that is null does not exist.';
 
--- An xid or a snapshot holds back vacuum of our tables if it is of this database, or a standby's. The transaction of a prepared
--- one shows in its locks only, by the lock on its own id.
+-- The xid or snapshot of a session holds back vacuum in this database if the session is in this database, or is a
+-- standby's. The locks of a prepared transaction are found by its lock on its own transaction id.
 create or replace function penstock.diagnose_holders() returns setof penstock.holder
 language sql stable
 set search_path = pg_catalog, pg_temp
 set jit = off
 as $$
+    -- The engine's advisory locks, strong locks on relations, and the ids of prepared transactions.
     with locks as materialized (
         select
             l.pid, l.virtualtransaction, l.locktype, l.mode, l.transactionid, l.relation, l.granted, l.waitstart,
@@ -57,6 +61,7 @@ as $$
             or l.granted and l.locktype = 'transactionid' and l.pid is null
         )
     ), holding as materialized (
+        -- The granted locks of each session, if they concern the engine.
         select
             l.pid, l.virtualtransaction,
             array_agg(distinct l.key) filter (where l.locktype = 'advisory') as keys,
@@ -70,7 +75,7 @@ as $$
         group by l.pid, l.virtualtransaction
         having bool_or(l.locktype <> 'relation') or count(c.oid) > 0
     ), blocking as materialized (
-        -- The sessions that wait for a lock of the engine which this one has.
+        -- The number of sessions that wait for an advisory lock of the holder.
         select h.pid, h.virtualtransaction, count(distinct w.pid) as waiting, min(w.waitstart) as since
         from holding h
         join locks w on w.locktype = 'advisory' and not w.granted and w.key = any(h.keys) and w.pid is distinct from h.pid
@@ -106,10 +111,12 @@ as $$
     select x.* from (select * from sessions union all select * from prepared union all select * from slots) x
     order by x.held desc nulls last, x.xact_start limit 1000
 $$;
-comment on function penstock.diagnose_holders() is
-    'Whoever has a transaction open, or keeps something for later: sessions, standbys, prepared transactions and replication slots, at most 1000. held_age: how many transactions ago what it still may want to see was current; holds_vacuum: whether vacuum has to keep that in the tables of this database. advisory_keys: the locks of the engine that it has, by queue id (0: of the installer, -1: of maintain()); while it has that of a queue, the floor of the queue cannot rise. exclusive_keys: those that it has exclusively. blocked_count, blocked_since: how many sessions wait for one of these locks, and since when. locked_tables: tables and indexes of the engine that it has locked against writers. Of slots: name, catalog_age, wal_status, retained_bytes. own: the caller itself. What the caller may not see of others is null, or <insufficient privilege>.';
+comment on function penstock.diagnose_holders is
+    'Lists up to 1000 sessions with open transactions, standbys, prepared transactions and replication slots. '
+    'holds_vacuum: the holder keeps vacuum from removing rows in this database. held_age: the age of its oldest '
+    'snapshot or xid, in transactions. Columns that the caller may not see are null or <insufficient privilege>.';
 
--- Sizes are as of the last vacuum: to ask the file system would take a lock on each table.
+-- Sizes are those of the last vacuum: reading the size of a file needs a lock on the table.
 create or replace function penstock.diagnose_tables() returns setof penstock.table_diagnosis
 language sql stable
 set search_path = pg_catalog, pg_temp
@@ -145,12 +152,14 @@ as $$
     where n.nspname = 'penstock' and c.relkind = 'r'
     order by c.relname
 $$;
-comment on function penstock.diagnose_tables() is
-    'How the tables of the engine are: their size with indexes as of the last vacuum, living and dead rows as the statistics know them, from how many dead rows on autovacuum comes, whether it may (autovacuum), when they were last vacuumed and analyzed, and the age of their oldest transactions.';
+comment on function penstock.diagnose_tables is
+    'Returns the condition of the engine''s tables: size with indexes as of the last vacuum, live and dead rows by '
+    'the statistics, and the age of the oldest transactions. vacuum_threshold: the number of dead rows that '
+    'triggers autovacuum. autovacuum: whether it is enabled for the table.';
 
--- The extension may be in any schema. Only its own view is read, and by a superuser only where a superuser owns the view:
--- another owner could replace it by one that runs code.
--- A session may have standard_conforming_strings off: no backslash stands in a pattern.
+-- Reads the view of the extension pg_stat_statements, in any schema. For a superuser, a superuser must own the view:
+-- another owner could replace the view by one that runs code.
+-- Patterns contain no backslash, because a session may have standard_conforming_strings off.
 create or replace function penstock.diagnose_statements() returns setof penstock.statement_diagnosis
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
@@ -188,7 +197,7 @@ begin
                 $query$, view
             ) using functions;
             return;
-        -- Installed, but not loaded.
+        -- The extension is installed, but its library is not loaded.
         exception when object_not_in_prerequisite_state then
             null;
         end;
@@ -196,8 +205,10 @@ begin
     return query select f.name, null::bigint, null::float8, null::float8 from unnest(functions) f(name);
 end
 $$;
-comment on function penstock.diagnose_statements() is
-    'How often each of the functions that are called all day was called by a statement in this database, and how many milliseconds that took, on average and at most, since the statistics were reset: from pg_stat_statements. calls is null where that is not installed, or has not seen any.';
+comment on function penstock.diagnose_statements is
+    'Returns calls, mean and maximum time in milliseconds of the frequently called functions, from '
+    'pg_stat_statements, since its last reset. Counts statements in this database. calls is null if the extension '
+    'is not installed or has seen no call.';
 
 create or replace function penstock.diagnose_engine() returns penstock.engine_diagnosis
 language sql stable security definer
@@ -223,11 +234,15 @@ as $$
         order by 2 desc nulls last limit 1
     ) s on true
 $$;
-comment on function penstock.diagnose_engine() is
-    'How the engine is: when the chores of maintain() were last done (null: never), when this version was installed, by how much penstock.clock() differs from the clock of the server and what it consists of, how many queues there are, for how many days to come done has partitions (null: for none), and the sequence that is used up most (0 to 1). One row.';
+comment on function penstock.diagnose_engine is
+    'Returns one row about the engine: the last full run of maintain() (null: never), the time of installation, the '
+    'offset of penstock.clock() in seconds and its source, and the number of queues. days_ahead: days for which '
+    'done has partitions (null: none). sequence_name: the most used sequence (sequence_used: 0 to 1).';
 
--- By steps, each a range of ranks, so that it ends in time whatever lies there; empty ranges are taken larger and larger.
-create or replace function penstock._probe_head(queue_id int, priority int, floor_rank bigint, last_rank bigint, until timestamptz) returns bigint
+-- Searches range by range, so that the function can stop in time. The range grows tenfold after each fast step.
+create or replace function penstock._probe_head(
+    queue_id int, priority int, floor_rank bigint, last_rank bigint, until timestamptz
+) returns bigint
 language plpgsql stable
 as $$
 #variable_conflict use_variable
@@ -256,31 +271,36 @@ begin
     return head;
 end
 $$;
-comment on function penstock._probe_head(int, int, bigint, bigint, timestamptz) is
-    'The rank of the first message from a floor on, as a claim finds it; the last rank where there is none, null where there was no time.';
+comment on function penstock._probe_head is
+    'Returns the rank of the first message from a floor on, found as a claim finds it; the last rank if there is no '
+    'message, null if the time is over.';
 
--- Blocks of ready that this transaction has asked for so far: what a probe costs, whatever else the machine does.
+-- Blocks measure the cost of a probe independent of the load of the server.
 create or replace function penstock._blocks_of_ready() returns bigint
 language sql volatile
 as $$
     select coalesce(pg_stat_get_xact_blocks_fetched('penstock.ready_order'::regclass), 0)
         + coalesce(pg_stat_get_xact_blocks_fetched('penstock.ready'::regclass), 0)
 $$;
-comment on function penstock._blocks_of_ready() is 'How many blocks of ready and its order this transaction has looked at.';
+comment on function penstock._blocks_of_ready is
+    'Returns how many blocks of ready and of its order index this transaction has read.';
 
--- The lines of the oldest checks, and the first lines by name. A line that a check names was left alone since that check was made;
--- one that no check names, since its oldest message was published, and for good. A message that another session has locked is
--- being moved.
+-- Examines the lines of the oldest checks, and the first lines by name. A line with a check is neglected since the
+-- check was made. A line without a check is neglected since its oldest message was published, and no session will
+-- repair it. A message that another session has locked is being moved and does not count.
 create or replace function penstock._neglected_lines(queue_id int, most int, out lines bigint, out since timestamptz)
 language sql stable
 as $$
+    -- The lines of the oldest checks.
     with recursive checks as materialized (
         select c.tenant, min(c.made_at) as made_at
         from (
-            select c.tenant, c.made_at from penstock.line_checks c where c.queue_id = _neglected_lines.queue_id order by c.seen_full, c.rank limit 10 * most
+            select c.tenant, c.made_at from penstock.line_checks c
+            where c.queue_id = _neglected_lines.queue_id order by c.seen_full, c.rank limit 10 * most
         ) c
         group by c.tenant
     ), by_name as (
+        -- The first lines by name, one index look-up each.
         (select w.tenant, 1 as nth from penstock.waiting w where w.queue_id = _neglected_lines.queue_id order by w.tenant limit 1)
         union all
         select n.tenant, l.nth + 1
@@ -291,6 +311,7 @@ as $$
         ) n
         where l.nth < most
     ), neglected as (
+        -- The lines with a waiting message whose tenant has a free permit, or permits that do not match the cap.
         select coalesce(c.made_at, w.published_at) as since
         from (select x.tenant from checks x union select n.tenant from by_name n) l
         cross join lateral (select q.tenant_max_active as cap from penstock.queues q where q.id = _neglected_lines.queue_id) q
@@ -307,9 +328,21 @@ as $$
     )
     select count(*), min(n.since) from neglected n
 $$;
-comment on function penstock._neglected_lines(int, int) is 'How many tenants have a message waiting and a free permit, and since when.';
+comment on function penstock._neglected_lines is
+    'Counts the tenants with a waiting message and a free permit, and returns since when.';
 
-create or replace function penstock._diagnose_queue(queue_id int, queue_name text, paused_at timestamptz, at timestamptz, until timestamptz) returns penstock.queue_diagnosis
+create or replace function penstock._countable_queues() returns setof penstock.queues
+language sql stable
+as $$
+    select q.* from penstock.queues q
+    where q.publishers is null or penstock._may(penstock._granted(q.publishers, q.consumers, q.viewers, 'count'))
+    order by q.name
+$$;
+comment on function penstock._countable_queues is 'Returns the queues whose messages the caller may count, by name.';
+
+create or replace function penstock._diagnose_queue(
+    queue_id int, queue_name text, paused_at timestamptz, at timestamptz, until timestamptz
+) returns penstock.queue_diagnosis
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -404,32 +437,30 @@ begin
     return found_here;
 end
 $$;
-comment on function penstock._diagnose_queue(int, text, timestamptz, timestamptz, timestamptz) is 'How one queue is.';
+comment on function penstock._diagnose_queue is 'Returns the condition of one queue.';
 
 create or replace function penstock.diagnose_queues() returns setof penstock.queue_diagnosis
 language plpgsql security definer
 /*hot: hashjoin, mergejoin*/
 as $$
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     until timestamptz := clock_timestamp() + interval '1 second';
     queue record;
 begin
-    -- The first one is planned, and the planner looks at blocks as well: those are not to be counted.
+    -- The first call plans the statement, and the planner reads blocks, too. Keep these out of probe_blocks.
     perform penstock._probe_head(-1, 0, 0, 0, until);
-    for queue in
-        select q.id, q.name, q.paused_at from penstock.queues q
-        where q.publishers is null or penstock._may(q.consumers || q.viewers)
-        order by q.name
-    loop
-        return next penstock._diagnose_queue(queue.id, queue.name, queue.paused_at, at, until);
+    for queue in select q.id, q.name, q.paused_at from penstock._countable_queues() q loop
+        return next penstock._diagnose_queue(queue.id, queue.name, queue.paused_at, now, until);
     end loop;
 end
 $$;
-comment on function penstock.diagnose_queues() is
-    'How each queue is. Counts stop at 1000 (dead_day_before at 24000). ready_count: what may be claimed, in each priority up to 1000; waiting_since: when the oldest of those was published. without_permit_count: what waits for a permit of its tenant. neglected_count, neglected_since: tenants that have a message waiting although a permit of theirs is free, for longer than a moment where no session looks. overdue_count, overdue_since: what is due and was not promoted yet. expired_count, expired_since: leases that ran out and were not taken back yet. active_count: leases that run. last_claimed_at: of what is leased; last_settled_at: the last sign of a consumer among the latest that are done, dead or to be tried again. dead_last_hour, dead_day_before: dead letters of the last hour, and of the 24 hours before that. probe_ms, probe_blocks: what it took to find the first message of each priority as a claim does, in milliseconds and in blocks of the table; floor_behind: by how much the floor could rise, in ranks. It takes a second or so at the most; of queues that were left out then is_probed is false, and the rest null.';
+comment on function penstock.diagnose_queues is
+    'Returns the condition of each queue: counts up to 1000, times of the last claim and settlement, and the cost '
+    'of finding the first message. The call takes about a second at the most. A queue that the call did not reach '
+    'has is_probed false and nulls.';
 
--- A step for each queue and task that has parked messages, in the order of the index.
+-- One index look-up for each queue and task with parked messages.
 create or replace function penstock.diagnose_parked() returns setof penstock.parked_diagnosis
 language plpgsql stable security definer
 /*hot: hashjoin, mergejoin*/
@@ -442,9 +473,7 @@ declare
     found_here penstock.parked_diagnosis;
     steps int := 0;
 begin
-    for queue in
-        select q.id, q.name from penstock.queues q where q.publishers is null or penstock._may(q.consumers || q.viewers) order by q.name
-    loop
+    for queue in select q.id, q.name from penstock._countable_queues() q loop
         line := null;
         loop
             select s.parked_as into line from penstock.scheduled s
@@ -462,8 +491,10 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.diagnose_parked() is
-    'Parked messages by queue and task (park_messages): how many, up to 1000, how many of them were lost with a worker, when the oldest was published, and when the next is ready again by itself. The task name (none) stands for messages without a task header. At most 1000 rows.';
+comment on function penstock.diagnose_parked is
+    'Counts parked messages by queue and task (park_messages), up to 1000 each, in at most 1000 rows. lost_count: '
+    'messages that were lost with a worker. next_due_at: when the next message becomes ready by itself. The task '
+    'name (none) stands for messages without a task header.';
 
 create or replace function penstock.diagnose_errors() returns setof penstock.error_diagnosis
 language sql stable security definer
@@ -485,5 +516,6 @@ as $$
     where q.viewers is null or penstock._may(q.viewers)
     order by q.name, e.dead_count desc, e.last_at desc
 $$;
-comment on function penstock.diagnose_errors() is
-    'What the dead letters of the last hour died of: of each queue the three most frequent reasons and first lines of errors among the latest 200.';
+comment on function penstock.diagnose_errors is
+    'Returns the causes of the dead letters of the last hour: for each queue the three most frequent pairs of '
+    'reason and first line of the error, among the latest 200 dead letters.';

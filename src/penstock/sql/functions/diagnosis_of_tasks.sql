@@ -1,44 +1,47 @@
--- Diagnosis of tasks: messages that are leased and not run, priorities without permits, groups that cannot complete.
+-- Diagnosis of tasks: leased messages that do not run, priorities without permits, groups that cannot complete.
 
--- The leases that end first, up to 1000 of each queue. A worker tells every ten seconds what it runs, 100 at the most: one that tells so
--- many is left out. A lease counts when it is older than what the worker told last.
+-- Examines the leases that end first, up to 1000 of each queue. A worker reports its runs every ten seconds, 100 at
+-- the most: a worker that reports 100 may run more, so it is left out. Leases younger than a minute do not count,
+-- because the worker may not have reported them.
 create or replace function penstock.diagnose_leases() returns setof penstock.lease_diagnosis
 language plpgsql security definer
 /*hot: hashjoin, mergejoin*/
 as $$
 declare
     most constant int := 1000;
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     until timestamptz := clock_timestamp() + interval '1 second';
     queue record;
 begin
     for queue in
-        select q.id, q.name from penstock.queues q
-        where penstock._may_on(q.name, 'count')
-            and q.name = any (array(select x from penstock.workers w cross join unnest(w.queues) x where w.seen_at > at - interval '30 seconds'))
-        order by q.name
+        select q.id, q.name from penstock._countable_queues() q
+        where q.name = any (array(
+            select x from penstock.workers w cross join unnest(w.queues) x where w.seen_at > now - interval '30 seconds'
+        ))
     loop
         exit when clock_timestamp() > until;
         return query
         select w.consumer, queue.name, count(*), min(a.claimed_at)
         from (
             select a.id, penstock._fingerprint(a.token) as consumer, a.claimed_at from penstock.active a
-            where a.queue_id = queue.id and a.sweep_queue_id = queue.id and a.vt >= at order by a.vt limit most
+            where a.queue_id = queue.id and a.sweep_queue_id = queue.id and a.vt >= now order by a.vt limit most
         ) a
         join (
             select penstock._fingerprint(x.token) as consumer, x.running from penstock.workers x
-            where x.seen_at > at - interval '30 seconds' and jsonb_typeof(x.running) = 'array'
+            where x.seen_at > now - interval '30 seconds' and jsonb_typeof(x.running) = 'array'
         ) w on w.consumer = a.consumer
-        where a.claimed_at < at - interval '1 minute' and jsonb_array_length(w.running) < 100
+        where a.claimed_at < now - interval '1 minute' and jsonb_array_length(w.running) < 100
             and not w.running @> jsonb_build_array(jsonb_build_object('queue', queue.name, 'message_id', a.id))
         group by w.consumer;
     end loop;
 end
 $$;
-comment on function penstock.diagnose_leases() is
-    'Messages that a live worker has held for a minute or longer and does not run, by worker (consumer: as in list_workers()) and queue: idle_count, and idle_since, when the first of them was claimed. Of each queue up to 1000 leases are looked at, and workers that run 100 tasks or more are left out. It takes a second or so at the most.';
+comment on function penstock.diagnose_leases is
+    'Counts messages that a live worker has held for a minute or longer and does not run, by worker (consumer, as '
+    'in list_workers()) and queue. idle_since: the first claim. Reads up to 1000 leases of each queue and omits '
+    'workers that run 100 tasks or more. The call takes about a second at the most.';
 
--- Priorities that share all permits (one quota) are not looked at.
+-- Only queues whose priorities have their own permits can have a priority without permits.
 create or replace function penstock.diagnose_priorities() returns setof penstock.priority_diagnosis
 language sql stable security definer
 /*pinned*/
@@ -54,12 +57,15 @@ as $$
             where x.queue_id = q.id and x.priority = p.n - 1 and x.rank >= f.ranks[p.n] order by x.rank, x.id limit 1000
         ) x
     ) r
-    where cardinality(q.quotas) = 4 and p.quota = 0 and r.n > 0 and (q.publishers is null or penstock._may(q.consumers || q.viewers))
+    where cardinality(q.quotas) = 4 and p.quota = 0 and r.n > 0
+        and (q.publishers is null or penstock._may(q.consumers || q.viewers))
 $$;
-comment on function penstock.diagnose_priorities() is
-    'Priorities of queues with max_active that have no permit at all, and messages that are ready: these are never claimed. ready_count: how many, up to 1000; waiting_since: when the oldest of them was published. With the settings that make it so.';
+comment on function penstock.diagnose_priorities is
+    'Lists priorities that have ready messages but no permit, with the settings that cause it: consumers never get '
+    'these messages. ready_count: how many messages, up to 1000. waiting_since: when the oldest of them was '
+    'published.';
 
--- Oldest first. Members among the dead letters are found from the latest 1000 dead letters of each queue.
+-- Finds dead members among the latest 1000 dead letters of each queue, because no index leads from a group to them.
 create or replace function penstock.diagnose_groups() returns setof penstock.group_diagnosis
 language plpgsql security definer
 /*hot: sort, hashjoin, mergejoin*/
@@ -117,5 +123,7 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.diagnose_groups() is
-    'Groups whose callback has not been sent, the 1000 oldest and those with a member among the latest 1000 dead letters of a queue: done_count, how many members are done, up to 10000; last_done_at, when one was done last, of the first and the last 1000 positions; has_callback_queue, whether the queue of the callback is there; dead_count, dead_queue, dead_since: members that are dead letters, and not done. It takes a second or so at the most.';
+comment on function penstock.diagnose_groups is
+    'Lists groups whose callback has not been sent: the 1000 oldest, and groups with a member among the latest 1000 '
+    'dead letters of a queue. dead_count, dead_queue and dead_since describe members that are dead letters and not '
+    'done. The call takes about a second at the most.';

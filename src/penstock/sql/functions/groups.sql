@@ -1,6 +1,8 @@
--- Groups: a message that is sent when all of many others are done.
+-- Groups: a callback message that is sent when all members are done.
 
-create or replace function penstock._check_send(queue_name text, payload jsonb, headers jsonb, priority int, tenant text, ttl_seconds int) returns void
+create or replace function penstock._check_send(
+    queue_name text, payload jsonb, headers jsonb, priority int, tenant text, ttl_seconds int
+) returns void
 language plpgsql
 as $$
 declare
@@ -23,11 +25,14 @@ begin
     end if;
 end
 $$;
-comment on function penstock._check_send(text, jsonb, jsonb, int, text, int) is
-    'Refuses what send_message() would refuse later, when nobody is there to be told.';
+comment on function penstock._check_send is
+    'Refuses arguments that send_message() would refuse later, when no caller is left to get the error.';
 
--- The right to publish was checked when the group was made, or is by the caller: a consumer that finishes a group needs none.
-create or replace function penstock._send(queue_name text, payload jsonb, headers jsonb, priority int, tenant text, ttl_seconds int) returns bigint
+-- Does not check the right to publish: create_group() or the caller has checked it. A consumer that finishes a group
+-- needs no right to publish.
+create or replace function penstock._send(
+    queue_name text, payload jsonb, headers jsonb, priority int, tenant text, ttl_seconds int
+) returns bigint
 language plpgsql
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off set enable_sort = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off
@@ -40,7 +45,8 @@ begin
     ))[1];
 end
 $$;
-comment on function penstock._send(text, jsonb, jsonb, int, text, int) is 'Sends a message for a group or a schedule, whatever the rights of the caller.';
+comment on function penstock._send is
+    'Sends a message for a group or a schedule, without a check of the caller''s rights.';
 
 create or replace function penstock.create_group(
     total int,
@@ -75,11 +81,13 @@ begin
     return group_id;
 end
 $$;
-comment on function penstock.create_group(int, text, jsonb, jsonb, int, text, int, boolean) is
-    'Makes a group of so many messages, and returns its id: when all are acked by ack_tasks() with this id and their positions, from 0 on, the callback is sent. with_results: its payload gets a field "results", those of all members in the order of their positions. Send the members in the same transaction.';
+comment on function penstock.create_group is
+    'Creates a group of total messages and returns its id. The callback is sent when ack_tasks() has acked all '
+    'members with this id and their positions (from 0). with_results adds a field "results" to the callback''s '
+    'payload: the members'' results by position. Send the members in the same transaction.';
 
--- Most calls come when most members are not done, so a few members are looked for before all are counted: the last ones,
--- since members are done more or less in order, and some spread over the rest.
+-- Checks 32 members before it counts all, because most calls come long before the group is complete. Members finish
+-- roughly in order, so it checks the last 16 members and 16 spread over the rest.
 create or replace function penstock._is_complete(group_id bigint, total int) returns boolean
 language plpgsql
 as $$
@@ -97,10 +105,10 @@ begin
     return (select count(*) from penstock.group_results r where r.group_id = group_id) >= total;
 end
 $$;
-comment on function penstock._is_complete(bigint, int) is 'Whether all members of a group are done.';
+comment on function penstock._is_complete is 'Returns whether all members of a group are done.';
 
--- Only groups that are complete are locked: who skips one that another holds can rely on that one to send. In the order of
--- queues, as publishers take their locks.
+-- Locks complete groups only. So a session may skip a locked group: the session with the lock sends the callback.
+-- Lock order: by id of the callback queue, as publishers do.
 create or replace function penstock._finish_groups(group_ids bigint[], waits boolean) returns setof bigint
 language plpgsql
 as $$
@@ -120,7 +128,7 @@ begin
                 select pg_try_advisory_xact_lock_shared(1346719315, q.id) from penstock.queues q where q.name = complete.callback_queue
             );
         end if;
-        -- One that cannot be sent, for its queue is removed or the results are too large, holds back no other.
+        -- A callback that cannot be sent (queue removed, results too large) must not hold back other groups.
         begin
             payload := complete.callback_payload;
             if complete.with_results then
@@ -140,7 +148,8 @@ begin
     end loop;
 end
 $$;
-comment on function penstock._finish_groups(bigint[], boolean) is 'Sends the callbacks of complete groups; waits: for the lock of a queue that is being changed.';
+comment on function penstock._finish_groups is
+    'Sends the callbacks of complete groups. waits: wait for the lock of a callback queue that is being changed.';
 
 create or replace function penstock.finish_groups(group_ids bigint[] default null) returns setof bigint
 language plpgsql security definer
@@ -150,8 +159,10 @@ begin
     return query select penstock._finish_groups(group_ids, true);
 end
 $$;
-comment on function penstock.finish_groups(bigint[]) is
-    'Sends the callbacks of groups whose members are all done, of these or of all, and forgets those groups; each is sent once, however many call this at once. Returns the ids of the groups. One whose callback cannot be sent stays, with a warning. maintain() does this once a minute, for what a killed worker left.';
+comment on function penstock.finish_groups is
+    'Sends the callbacks of complete groups, among these or all groups, and deletes these groups. Each callback is '
+    'sent once, even if several sessions call at the same time. Returns the ids of the groups. If a callback cannot '
+    'be sent, its group stays and the call raises a warning.';
 
 create or replace function penstock.list_groups() returns setof penstock.group_progress
 language sql stable security definer
@@ -163,7 +174,8 @@ as $$
     where penstock._may_on(g.callback_queue, 'view')
     order by g.id
 $$;
-comment on function penstock.list_groups() is 'Groups whose callback has not been sent, with how many of their members are done.';
+comment on function penstock.list_groups is
+    'Lists the groups whose callback has not been sent, with the number of members that are done.';
 
 create or replace function penstock.delete_group(group_id bigint) returns boolean
 language plpgsql security definer
@@ -179,10 +191,12 @@ begin
     return true;
 end
 $$;
-comment on function penstock.delete_group(bigint) is
-    'Forgets a group: its callback is not sent. Its members stay as they are. False where there is none.';
+comment on function penstock.delete_group is
+    'Deletes a group: its callback is not sent, its members are not changed. Returns false if the group does not '
+    'exist.';
 
--- What was committed while its group was being deleted. Results come after their group: where it cannot be seen, it is removed.
+-- Removes results that were committed while their group was being deleted. A group is committed before its results, so
+-- a group that is not visible has been removed.
 create or replace function penstock._forget_group_results() returns bigint
 language plpgsql
 as $$
@@ -202,4 +216,4 @@ begin
     return removed;
 end
 $$;
-comment on function penstock._forget_group_results() is 'Removes results of groups that are not there any more.';
+comment on function penstock._forget_group_results is 'Removes results of groups that no longer exist.';

@@ -3,16 +3,21 @@
 create or replace function penstock._cursor(after text, state text) returns text[]
 language sql immutable
 as $$ select case when split_part(after, ' ', 1) = state then string_to_array(after, ' ') end $$;
-comment on function penstock._cursor(text, text) is 'The parts of a cursor of list_messages(), where it stands in that state.';
+comment on function penstock._cursor is
+    'Returns the parts of a cursor of list_messages() if the cursor belongs to this state, else null.';
 
--- Tokens are secrets: a role that looks must not be able to settle. A worker that renews its token appends a number.
+-- A token is a secret: a viewer that knew the token could settle the message. A worker renews its token by appending a
+-- number, so the number is not part of the fingerprint.
 create or replace function penstock._fingerprint(token text) returns text
 language sql immutable
 as $$ select left(md5(regexp_replace(token, '-[0-9]+$', '')), 8) $$;
-comment on function penstock._fingerprint(text) is 'What is shown of a token: enough to tell consumers apart, and to find a worker.';
+comment on function penstock._fingerprint is
+    'Returns the public part of a token: enough to tell consumers apart and to find a worker.';
 
--- States in a fixed order, each in the order of an index, so that a page costs what it shows.
-create or replace function penstock.list_messages(queue_name text, state text default null, page_size int default 100, after text default null) returns setof penstock.listed_message
+-- The states come in a fixed order, each in the order of an index: the cost of a page depends on page_size only.
+create or replace function penstock.list_messages(
+    queue_name text, state text default null, page_size int default 100, after text default null
+) returns setof penstock.listed_message
 language plpgsql stable security definer
 /*pinned*/
 as $$
@@ -36,7 +41,8 @@ begin
     if after !~ '^((active|waiting|scheduled|dead|done) [0-9]{1,18}|ready [0-3] [0-9]{1,18} [0-9]{1,18})$' then
         perform penstock._bad_cursor(after);
     end if;
-    select f.ranks, f.waiting_rank into ranks, from_rank from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
+    select f.ranks, f.waiting_rank into ranks, from_rank
+    from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
     for i in first_state..6 loop
         continue when state <> states[i];
         exit when missing = 0;
@@ -110,12 +116,16 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.list_messages(text, text, int, text) is
-    'Messages of a queue, in one state (active, ready, waiting, scheduled, dead, done) or in all, one state after the other; ready in the order of delivery, waiting in the order in which they came to wait, the others by id. For the next page pass the cursor of the last row as after.';
+comment on function penstock.list_messages is
+    'Lists messages of a queue in one state (active, ready, waiting, scheduled, dead, done), or in all states one '
+    'after the other. Ready messages come in the order of delivery, waiting messages in the order of arrival, all '
+    'others by id. For the next page, pass the cursor of the last row as after.';
 
--- In the order in which messages move, so that one that moves meanwhile is not missed. Volatile for the same reason:
--- each look takes a fresh snapshot.
-create or replace function penstock._message(queue int, message_id bigint, with_payload boolean) returns penstock.message_details
+-- Reads the states in the order in which messages move, so that a message that moves meanwhile is not missed.
+-- Volatile, so that each select has a new snapshot.
+create or replace function penstock._message(
+    queue int, message_id bigint, with_payload boolean
+) returns penstock.message_details
 language plpgsql volatile
 as $$
 #variable_conflict use_variable
@@ -124,7 +134,7 @@ declare
     is_large boolean;
     ranks bigint[];
 begin
-    for look in 1..2 loop
+    for pass in 1..2 loop
         select s.priority, s.tenant, s.attempts, s.published_at, s.expires_at, s.due_at, s.dedup_key, s.errors, s.headers, s.payload, s.body, s.large
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.due_at, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
         from penstock.scheduled s where s.queue_id = queue and s.id = message_id;
@@ -153,7 +163,7 @@ begin
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.claimed_at, m.consumer, m.errors, m.completed_at, m.result, m.headers, m.payload, m.body
         from penstock.done d where d.queue_id = queue and d.id = message_id;
         if found then m.state := 'done'; exit; end if;
-        -- It may have removed back in between, by a nack or a requeue: look once more.
+        -- A nack or a requeue may have moved the message backwards meanwhile: a second pass finds it.
     end loop;
     if m.state is null then
         return null;
@@ -167,8 +177,9 @@ begin
     return m;
 end
 $$;
-comment on function penstock._message(int, bigint, boolean) is
-    'A message in whatever state it is; null where it is unknown. Without with_payload a payload over 1500 bytes is left out. Nothing of it is read yet that may be unreadable.';
+comment on function penstock._message is
+    'Returns a message in any state, or null if the message is unknown. Without with_payload, omits a payload over '
+    '1500 bytes. The values may be unreadable.';
 
 create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
 language plpgsql volatile security definer
@@ -190,8 +201,10 @@ begin
     return next m;
 end
 $$;
-comment on function penstock.get_message(text, bigint) is
-    'One message of a queue, in whatever state it is, with payload and error history; no row where it is unknown or not kept any more. A payload over 1500 bytes is removed once the message is done. consumer: a fingerprint of the token that holds it, or held it when it was done; the same as in list_workers(). In place of a value that cannot be read there is an object with the field penstock_unreadable, which says why.';
+comment on function penstock.get_message is
+    'Returns one message with its payload and error history. Returns no row if the message is unknown or no longer '
+    'kept. consumer is a fingerprint of the token of its last lease, the same as in list_workers(). An unreadable '
+    'value is replaced by an object with the field penstock_unreadable, which contains the error.';
 
 create or replace function penstock.get_result(queue_name text, message_id bigint) returns setof penstock.message_result
 language plpgsql volatile security definer
@@ -209,13 +222,14 @@ begin
     select m.message_id, m.queue_name, m.state, m.delivery_attempts, m.reason, m.errors -> -1 ->> 'error', m.errors, m.moved_at, m.completed_at, m.result;
 end
 $$;
-comment on function penstock.get_result(text, bigint) is
-    'What became of a message: its state, its result where it is done, its errors; neither payload nor headers. No row where it is unknown or not kept any more. For the role that publishes and waits for results.';
+comment on function penstock.get_result is
+    'Returns the outcome of a message: its state, its errors and, if it is done, its result; no payload and no '
+    'headers. Returns no row if the message is unknown or no longer kept. For publishers that wait for results.';
 
 create or replace function penstock._others(n bigint) returns text
 language sql immutable
 as $$ select case when n >= 10000 then 'behind 10000 others or more' when n = 1 then 'behind 1 other' else format('behind %s others', n) end $$;
-comment on function penstock._others(bigint) is 'Behind how many others a message stands, in words.';
+comment on function penstock._others is 'Returns in words how many messages are ahead.';
 
 create or replace function penstock._in_line(n bigint) returns text
 language sql immutable
@@ -229,7 +243,7 @@ as $$
         end, penstock._others(n))
     end
 $$;
-comment on function penstock._in_line(bigint) is 'The place of a message in a line, in words, by how many are before it.';
+comment on function penstock._in_line is 'Returns in words the position of a message that has n messages ahead.';
 
 create or replace function penstock._count_permits(queue_id int, status "char", priority int, from_rank bigint) returns int
 language sql stable
@@ -241,16 +255,18 @@ as $$
         order by s.rank limit 10000
     ) s
 $$;
-comment on function penstock._count_permits is 'How many permits of a priority are free, debts or deferred; as far as 10,000.';
+comment on function penstock._count_permits is
+    'Counts the permits of a priority with this status (free, debt or deferred), up to 10,000.';
 
--- free + deferred - debts + held = quota (permits.sql). Messages of its priority with a lower rank are before the message, and more urgent
--- ones; of these, where each priority has permits of its own, only as many as have one.
+-- Invariant: free + deferred - debts + held = quota (permits.sql). Messages of the same priority with a lower rank
+-- are ahead, and so are more urgent messages. If each priority has its own permits, only as many more urgent messages
+-- count as their priority has free permits.
 create or replace function penstock._explain_ready(q penstock.queues, message_id bigint, priority int) returns text
 language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     limit_of_count constant int := 10000;
     pooled boolean := cardinality(q.quotas) = 1;
     kind int := case when cardinality(q.quotas) = 1 then 0 else priority end;
@@ -302,7 +318,7 @@ begin
         from (
             select from penstock.ready r
             where r.queue_id = q.id and r.priority = p and r.rank >= ranks[p + 1]
-                and (p < priority or (r.rank, r.id) < (own_rank, message_id)) and (r.expires_at is null or r.expires_at > at)
+                and (p < priority or (r.rank, r.id) < (own_rank, message_id)) and (r.expires_at is null or r.expires_at > now)
             order by r.rank, r.id limit limit_of_count
         ) before;
         if not pooled and p < priority then
@@ -317,18 +333,18 @@ begin
     end;
 end
 $$;
-comment on function penstock._explain_ready(penstock.queues, bigint, int) is
-    'Which cap holds back a ready message, and its place in line.';
+comment on function penstock._explain_ready is
+    'Explains which cap holds back a ready message, and its position in line.';
 
--- A tenant without traffic since the cap changed still has the permits of the old cap: so the message counts the permits that are held.
+-- Counts the held permits, not the free ones: a tenant without traffic still has the permits of an old cap.
 create or replace function penstock._explain_waiting(q penstock.queues, message_id bigint, tenant text) returns text
 language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     limit_of_count constant int := 10000;
-    who text := case when tenant = '' then 'what belongs to no tenant' else format('tenant "%s"', tenant) end;
+    owner text := case when tenant = '' then 'what belongs to no tenant' else format('tenant "%s"', tenant) end;
     from_rank bigint;
     tenant_permits_from bigint;
     own record;
@@ -347,7 +363,7 @@ begin
         cross join lateral (
             select from penstock.waiting w
             where w.queue_id = q.id and w.tenant = tenant and w.priority = line / 2 and w.redelivered = (line % 2 = 0) and w.rank >= from_rank
-                and (line < own.line or w.rank < own.rank) and (w.expires_at is null or w.expires_at > at)
+                and (line < own.line or w.rank < own.rank) and (w.expires_at is null or w.expires_at > now)
             order by w.rank limit limit_of_count
         ) x
         limit limit_of_count
@@ -362,20 +378,20 @@ begin
     ) s;
     return case
         when ahead < q.tenant_max_active - held then format(
-            'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', who, held, q.tenant_max_active)
-        else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', who, held, q.tenant_max_active,
+            'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', owner, held, q.tenant_max_active)
+        else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', owner, held, q.tenant_max_active,
             case when held > q.tenant_max_active then ', since the cap was lowered' else '' end)
             || case when ahead = 0 then 'next in line' else penstock._others(ahead) end || ' of its tenant'
     end;
 end
 $$;
-comment on function penstock._explain_waiting(penstock.queues, bigint, text) is
-    'Why a message waits for a permit of its tenant, and its place in that line.';
+comment on function penstock._explain_waiting is
+    'Explains why a message waits for a tenant permit, and its position in line.';
 
 create or replace function penstock._explain_expired(expires_at timestamptz, sweeper text) returns text
 language sql stable
 as $$ select format('its time to live was over at %s: %s moves it to the dead letters, it will not run', date_trunc('second', expires_at), sweeper) $$;
-comment on function penstock._explain_expired(timestamptz, text) is 'What becomes of a message whose time to live is over.';
+comment on function penstock._explain_expired is 'Explains what happens to a message whose time to live is over.';
 
 create or replace function penstock._explain_scheduled(q penstock.queues, m penstock.message_details, at timestamptz, sweeper text) returns text
 language plpgsql stable
@@ -404,10 +420,10 @@ begin
     end;
 end
 $$;
-comment on function penstock._explain_scheduled(penstock.queues, penstock.message_details, timestamptz, text) is
-    'Until when a message is delayed or parked, and whether its time to live is over before.';
+comment on function penstock._explain_scheduled is
+    'Explains until when a message is delayed or parked, and whether its time to live ends earlier.';
 
--- The rule of _give_back(). A worker may say of a task that an attempt is the last one: that is not known here.
+-- Follows the rule of _give_back(). A worker may end a task earlier than the queue's limit; this function cannot know.
 create or replace function penstock._explain_active(q penstock.queues, m penstock.message_details, at timestamptz, sweeper text) returns text
 language plpgsql stable
 as $$
@@ -428,8 +444,8 @@ begin
         || case when reason is null then '' else case when is_over = '' then '; ' else ': ' end || 'if this attempt fails it becomes a dead letter' end;
 end
 $$;
-comment on function penstock._explain_active(penstock.queues, penstock.message_details, timestamptz, text) is
-    'Until when a message is leased, and what becomes of it if that attempt fails or has failed.';
+comment on function penstock._explain_active is
+    'Explains until when a message is leased, and what happens if the attempt fails or has failed.';
 
 create or replace function penstock.explain_delivery(queue_name text, message_id bigint) returns text
 language plpgsql volatile security definer
@@ -437,15 +453,15 @@ language plpgsql volatile security definer
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     queue int := penstock._queue_id(queue_name, 'view');
     m penstock.message_details := penstock._message(queue, message_id, false);
     q penstock.queues;
     pause_note text := '';
-    -- A paused queue delivers nothing, and so its consumers sweep nothing.
+    -- While a queue is paused, its consumers do not sweep.
     sweeper text := 'the next consume or maintain()';
     since timestamptz;
-    next_look timestamptz;
+    next_full_sweep timestamptz;
 begin
     m.last_error := penstock._readable_errors(m.errors) -> -1 ->> 'error';
     select x.* into q from penstock.queues x where x.id = queue;
@@ -453,17 +469,17 @@ begin
         pause_note := format('; the queue is paused since %s', date_trunc('second', q.paused_at));
         sweeper := 'maintain()';
     end if;
-    -- What was committed after its time had passed is found by the next look at everything.
-    select penstock._sweep_from(at, f, interval '0'), f.sweep_all_after into since, next_look
+    -- Only a full sweep finds a message that was committed after its due time, lease or time to live had passed.
+    select penstock._sweep_from(now, f, interval '0'), f.sweep_all_after into since, next_full_sweep
     from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
     if least(m.due_at, m.vt, m.expires_at) <= since then
-        sweeper := format('maintain() after %s', date_trunc('milliseconds', next_look));
+        sweeper := format('maintain() after %s', date_trunc('milliseconds', next_full_sweep));
     end if;
     case m.state
     when 'scheduled' then
-        return penstock._explain_scheduled(q, m, at, sweeper) || pause_note;
+        return penstock._explain_scheduled(q, m, now, sweeper) || pause_note;
     when 'active' then
-        return penstock._explain_active(q, m, at, sweeper);
+        return penstock._explain_active(q, m, now, sweeper);
     when 'dead' then
         return format('dead since %s because %s, after %s attempts; last error: %s', date_trunc('second', m.moved_at),
             case m.reason when 'failed' then 'it was rejected' when 'no_attempts_left' then 'no attempts were left' else 'its time to live was over' end,
@@ -471,12 +487,12 @@ begin
     when 'done' then
         return format('done at %s, attempt %s', date_trunc('second', m.completed_at), m.delivery_attempts);
     when 'waiting' then
-        if m.expires_at <= at then
+        if m.expires_at <= now then
             return penstock._explain_expired(m.expires_at, 'maintain()');
         end if;
         return penstock._explain_waiting(q, message_id, coalesce(m.tenant, '')) || pause_note;
     when 'ready' then
-        if m.expires_at <= at then
+        if m.expires_at <= now then
             return penstock._explain_expired(m.expires_at, sweeper);
         end if;
         return case
@@ -488,5 +504,6 @@ begin
     end case;
 end
 $$;
-comment on function penstock.explain_delivery(text, bigint) is
-    'Says in words why a message is not running: paused, delayed until, leased by whom until, behind how many others, held back by max_active or tenant_max_active and how far back in that line, dead because, done at, or unknown. It counts the others up to 10,000.';
+comment on function penstock.explain_delivery is
+    'Explains in words why a message is not running: paused, delayed, leased, behind others, held back by '
+    'max_active or tenant_max_active, dead, done or unknown. Counts the messages ahead up to 10,000.';

@@ -1,6 +1,6 @@
 -- Queues: create, alter, pause, resume, delete and list them.
 
--- An array may begin at any subscript: '[0:1]={1,2}'.
+-- A PostgreSQL array may start at any subscript, for example '[0:1]={1,2}'.
 create or replace function penstock._from_one(list int[]) returns int[]
 language sql immutable
 as $$
@@ -10,15 +10,18 @@ as $$
         else list
     end
 $$;
-comment on function penstock._from_one(int[]) is 'The same list with subscripts that begin at 1.';
+comment on function penstock._from_one is 'Returns the same list with subscripts that start at 1.';
 
 create or replace function penstock._settings(q penstock.queues) returns jsonb
 language sql stable
 as $$
-    select to_jsonb(q) - '{id,name,topic_id,keep_alive_until,paused_at,created_at,quotas,plain_tops,publishers,consumers,viewers}'::text[]
+    select to_jsonb(q)
+        - '{id,name,topic_id,keep_alive_until,paused_at,created_at,quotas,plain_tops}'::text[]
+        - '{publishers,consumers,viewers}'::text[]
         || jsonb_build_object('topic_name', (select t.name from penstock.topics t where t.id = q.topic_id))
 $$;
-comment on function penstock._settings(penstock.queues) is 'The settings of a queue by which two definitions of it are compared.';
+comment on function penstock._settings is
+    'Returns the settings by which create_queue() compares two definitions of a queue.';
 
 create or replace function penstock.create_queue(
     queue_name text,
@@ -77,8 +80,8 @@ begin
         wanted.keep_alive_until := penstock.clock() + make_interval(secs => coalesce(keep_alive_seconds, 300));
     elsif keep_alive_seconds is not null then
         perform penstock._invalid(
-            format('keep_alive_seconds is for exclusive queues, and queue "%s" is not to be one', queue_name),
-            'Pass exclusive => true, or leave keep_alive_seconds out.'
+            format('keep_alive_seconds is for exclusive queues, and queue "%s" is not exclusive', queue_name),
+            'Pass exclusive => true, or omit keep_alive_seconds.'
         );
     end if;
 
@@ -94,7 +97,8 @@ begin
                 wanted.visibility_timeout_seconds, wanted.visibility_backoff, wanted.retry_delays,
                 wanted.message_ttl_seconds, wanted.retain_completed_seconds, wanted.retain_dead_seconds,
                 wanted.max_payload_bytes, wanted.max_active, wanted.min_active, wanted.priority_shares,
-                wanted.tenant_max_active, wanted.notify, wanted.quotas, case when wanted.tenant_max_active > 0 then '{0,0,0,0}'::bigint[] end
+                wanted.tenant_max_active, wanted.notify, wanted.quotas,
+                case when wanted.tenant_max_active > 0 then '{0,0,0,0}'::bigint[] end
             )
             on conflict (name) do nothing
             returning id into wanted.id;
@@ -118,7 +122,7 @@ begin
         raise exception using
             errcode = 'PN003',
             message = format('queue "%s" exists with other settings: %s', queue_name, difference),
-            hint = 'alter_queue() changes the settings of a queue; its topic and exclusive stay as they were created.';
+            hint = 'alter_queue() changes the settings of a queue. The topic and exclusive cannot be changed.';
     end if;
     if exclusive then
         update penstock.queues q set keep_alive_until = greatest(q.keep_alive_until, wanted.keep_alive_until)
@@ -127,8 +131,10 @@ begin
     return existing.id;
 end
 $$;
-comment on function penstock.create_queue(text, text, boolean, int, int, int, float8, int[], int, int, int, int, int, int, int[], int, boolean) is
-    'Creates a queue, subscribed to a topic if one is given, and returns its id. Called again with the same settings it returns the same id; with others it is an error that names the difference. An exclusive queue is temporary: it is deleted when its keep-alive (300 seconds where not given) ends.';
+comment on function penstock.create_queue is
+    'Creates a queue, subscribed to the topic if one is given, and returns its id. If the queue exists with the '
+    'same settings, the call returns its id. If the settings differ, the call raises an error that names the '
+    'difference. An exclusive queue is temporary: it is deleted when its keep-alive ends (300 seconds by default).';
 
 create or replace function penstock.alter_queue(
     queue_name text,
@@ -207,7 +213,9 @@ begin
 end
 $$;
 comment on function penstock.alter_queue is
-    'Changes settings of a queue; null leaves a setting as it is. 0 takes away message_ttl_seconds, max_active or tenant_max_active. Published messages keep their time to live. A priority or tenant that has more active than a new cap allows gets nothing until enough are settled. Changing a cap waits up to a minute for open transactions that published to, claimed from or settled in the queue.';
+    'Changes settings of a queue; null keeps a setting. 0 removes message_ttl_seconds, max_active or '
+    'tenant_max_active. Changing a cap waits up to a minute for open transactions that published to, claimed from '
+    'or settled in the queue.';
 
 create or replace function penstock.pause_queue(queue_name text) returns void
 language plpgsql security definer
@@ -219,8 +227,9 @@ begin
     update penstock.queues q set paused_at = penstock.clock() where q.id = queue and q.paused_at is null;
 end
 $$;
-comment on function penstock.pause_queue(text) is
-    'Pauses a queue: it takes messages, but consume returns nothing until resume_queue(). Leases that are held go on.';
+comment on function penstock.pause_queue is
+    'Pauses a queue. Publishers can still send messages; consumers get none until resume_queue(). Running leases '
+    'continue.';
 
 create or replace function penstock.resume_queue(queue_name text) returns void
 language plpgsql security definer
@@ -230,14 +239,15 @@ declare
     queue int := penstock._queue_id(queue_name);
     wakes boolean;
 begin
-    update penstock.queues q set paused_at = null where q.id = queue and q.paused_at is not null returning q.notify into wakes;
+    update penstock.queues q set paused_at = null where q.id = queue and q.paused_at is not null
+    returning q.notify into wakes;
     if wakes then
         perform penstock._wake(queue_name, 0);
     end if;
 end
 $$;
-comment on function penstock.resume_queue(text) is
-    'Lets a paused queue deliver again, and wakes its consumers (the notification carries the id 0).';
+comment on function penstock.resume_queue is
+    'Resumes a paused queue and wakes its consumers (the notification carries the id 0).';
 
 create or replace function penstock.extend_queue_keep_alive(queue_name text, keep_alive_seconds int) returns timestamptz
 language plpgsql security definer
@@ -256,22 +266,22 @@ begin
         if found then
             return kept_until;
         end if;
-        -- Or it was deleted meanwhile: then the next look says so, or finds the one that was made anew.
+        -- If another session deleted the queue, the next pass finds its successor or raises an error.
         if exists (select from penstock.queues q where q.id = queue) then
             perform penstock._invalid(
                 format('queue "%s" is not exclusive: it has no keep-alive to extend', queue_name),
-                'Only queues made with exclusive => true end by themselves.'
+                'Only queues created with exclusive => true have a keep-alive.'
             );
         end if;
     end loop;
 end
 $$;
-comment on function penstock.extend_queue_keep_alive(text, int) is
-    'Keeps an exclusive queue for so many seconds from now, and returns until when.';
+comment on function penstock.extend_queue_keep_alive is
+    'Keeps an exclusive queue for this many seconds from now, and returns the new end of its keep-alive.';
 
--- Not under an old snapshot: what it cannot see it would leave behind.
--- The queue's lock exclusively, so that nothing enters any more; then the states in the order in which messages move
--- (ready, scheduled, active, then where they end), so that none slips past.
+-- Requires READ COMMITTED: under an older snapshot the deletes would miss messages that were committed later.
+-- Lock order: the queue's lock, exclusively, so that no message enters; then the state tables in the order in which
+-- messages move (ready, scheduled, waiting, active, then the final states), so that no message is missed.
 create or replace function penstock._delete_queue(queue_id int) returns void
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -292,14 +302,14 @@ begin
     with removed as (
         delete from penstock.payload_references p where p.queue_id = _delete_queue.queue_id returning p.payload_id
     )
-    insert into penstock.payload_orphans select g.payload_id from removed g;
+    insert into penstock.payload_orphans select r.payload_id from removed r;
     delete from penstock.floors f where f.queue_id = _delete_queue.queue_id;
     delete from penstock.queues q where q.id = _delete_queue.queue_id;
 end
 $$;
-comment on function penstock._delete_queue(int) is 'Deletes a queue and all that belongs to it.';
+comment on function penstock._delete_queue is 'Deletes a queue with its messages, permits and keys.';
 
--- Somebody may have kept it alive, or deleted it, while its lock was waited for.
+-- Checks the keep-alive under the lock: another session may have extended it or deleted the queue meanwhile.
 create or replace function penstock._delete_expired_queue(queue_id int) returns boolean
 language plpgsql
 as $$
@@ -314,9 +324,9 @@ begin
     return false;
 end
 $$;
-comment on function penstock._delete_expired_queue(int) is 'Deletes an exclusive queue if its keep-alive has ended.';
+comment on function penstock._delete_expired_queue is 'Deletes an exclusive queue if its keep-alive has ended.';
 
--- Waits for nothing: a queue that somebody is busy with is left for the next time.
+-- Never waits for a lock: the next pass of maintain() tries again.
 create or replace function penstock._try_to_delete_expired_queue(queue_id int) returns boolean
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
@@ -344,8 +354,9 @@ exception when lock_not_available then
     return false;
 end
 $$;
-comment on function penstock._try_to_delete_expired_queue(int) is
-    'Deletes an exclusive queue if its keep-alive has ended and nobody is busy with it.';
+comment on function penstock._try_to_delete_expired_queue is
+    'Deletes an exclusive queue if its keep-alive has ended and no other session has locked the queue or its '
+    'messages.';
 
 create or replace function penstock.delete_queue(queue_name text) returns void
 language plpgsql security definer
@@ -361,8 +372,9 @@ begin
     perform penstock._delete_queue(queue);
 end
 $$;
-comment on function penstock.delete_queue(text) is
-    'Deletes a queue and all its messages. It waits for open transactions that publish to the queue or hold its messages.';
+comment on function penstock.delete_queue is
+    'Deletes a queue and all its messages. The call waits for open transactions that published to the queue or hold '
+    'its messages.';
 
 create or replace function penstock.list_queues() returns setof penstock.queue_settings
 language sql stable security definer
@@ -377,4 +389,6 @@ as $$
     where q.publishers is null or penstock._may(q.publishers || q.consumers || q.viewers)
     order by q.name
 $$;
-comment on function penstock.list_queues() is 'All queues that the caller has a right in, by name, with their topic and every setting. restricted: whether only granted roles may use it (grant_queue).';
+comment on function penstock.list_queues is
+    'Lists the queues in which the caller has a right, by name, with their topics and all settings. restricted: '
+    'only granted roles may use the queue (grant_queue).';

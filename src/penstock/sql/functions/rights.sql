@@ -1,8 +1,9 @@
--- Rights: which role may publish to, consume from and look into a queue that is restricted.
+-- Rights: which role may publish to, consume from and view a restricted queue.
 
--- Role names, not OIDs: a dump is restored also where a role is missing, and such a grant is then of no effect.
--- The role of the session counts, or the one that it was SET to: inside of a security definer function current_user is the
--- owner of the schema. Members of penstock_admin, of the owner of the schema, and superusers may do everything.
+-- Grants store role names, not OIDs, so that a dump can be restored on a server without the role. The grant of a
+-- missing role has no effect.
+-- The caller is the session's role, or the role of SET ROLE. In a security definer function, current_user is the owner
+-- of the schema. Superusers and members of penstock_admin or of the schema's owner have every right.
 create or replace function penstock._may(granted text[]) returns boolean
 language plpgsql stable
 as $$
@@ -15,20 +16,23 @@ begin
     end if;
     foreach role_name in array granted loop
         if pg_has_role(caller, to_regrole(quote_ident(role_name)), 'usage') then
-            -- A superuser has the privileges of every role, and so those of the owner.
+            -- A superuser has the privileges of every role, including those of the owner.
             return not pg_has_role(caller, current_user, 'usage') or not penstock._is_lent();
         end if;
     end loop;
-    return (pg_has_role(caller, current_user, 'usage') or coalesce(pg_has_role(caller, to_regrole('penstock_admin'), 'usage'), false))
+    return (
+            pg_has_role(caller, current_user, 'usage')
+            or coalesce(pg_has_role(caller, to_regrole('penstock_admin'), 'usage'), false)
+        )
         and not penstock._is_lent();
 end
 $$;
-comment on function penstock._may(text[]) is
-    'Whether the caller is one of these roles, or has the privileges of one of them, or is an administrator.';
+comment on function penstock._may is
+    'Returns whether the caller is one of these roles, has the privileges of one of them, or is an administrator.';
 
--- While PostgreSQL maintains a table (autovacuum, ANALYZE, REINDEX), it runs functions of indexes as the owner of that table. The
--- session is still that of an administrator, but its rights must not serve that owner. PostgreSQL tells by refusing UNLISTEN,
--- which does nothing here otherwise.
+-- The rights of an administrator's session must not serve the owner of a table that the session maintains. During
+-- autovacuum, ANALYZE and REINDEX, PostgreSQL runs the functions of indexes as the owner of the table.
+-- In that mode PostgreSQL refuses UNLISTEN. In any other mode this UNLISTEN has no effect.
 create or replace function penstock._is_lent() returns boolean
 language plpgsql volatile
 as $$
@@ -39,14 +43,16 @@ exception when insufficient_privilege then
     return true;
 end
 $$;
-comment on function penstock._is_lent() is 'Whether this session runs code of the owner of a table that it maintains.';
+comment on function penstock._is_lent is
+    'Returns whether this session runs code of the owner of a table that the session maintains.';
 
 create or replace function penstock._is_admin() returns boolean
 language sql stable
 as $$ select penstock._may('{}') $$;
-comment on function penstock._is_admin() is 'Whether the caller may change everything, as penstock_admin or as the owner of the schema.';
+comment on function penstock._is_admin is
+    'Returns whether the caller is an administrator: penstock_admin or the owner of the schema.';
 
--- count: the numbers of a queue. result: the outcome of a message. use: its name and settings.
+-- count: read the numbers of a queue. result: read the outcome of a message. use: read the queue's name and settings.
 create or replace function penstock._granted(publishers text[], consumers text[], viewers text[], needed text) returns text[]
 language sql immutable
 as $$
@@ -59,21 +65,24 @@ as $$
         when 'use' then publishers || consumers || viewers
     end
 $$;
-comment on function penstock._granted(text[], text[], text[], text) is 'The roles that have what is needed in a restricted queue.';
+comment on function penstock._granted is 'Returns the roles that have the needed right in a restricted queue.';
 
--- For listings: a queue that does not exist is nobody's secret.
+-- A queue that does not exist has no secrets: listings show rows that name it.
 create or replace function penstock._may_on(queue_name text, needed text) returns boolean
 language sql stable
 as $$
     select coalesce(
         (
-            select q.publishers is null or penstock._may(penstock._granted(q.publishers, q.consumers, q.viewers, needed))
+            select
+                q.publishers is null
+                or penstock._may(penstock._granted(q.publishers, q.consumers, q.viewers, needed))
             from penstock.queues q where q.name = queue_name
         ),
         true
     )
 $$;
-comment on function penstock._may_on(text, text) is 'Whether the caller may do what is needed in a queue.';
+comment on function penstock._may_on is
+    'Returns whether the caller has the needed right in a queue, or the queue does not exist.';
 
 create or replace function penstock._require(queue_name text, needed text) returns void
 language plpgsql stable
@@ -84,7 +93,8 @@ begin
     end if;
 end
 $$;
-comment on function penstock._require(text, text) is 'Refuses a caller that may not do what is needed in a queue; whether there is one is not looked at.';
+comment on function penstock._require is
+    'Refuses a caller without the needed right in a queue. A queue that does not exist is no error here.';
 
 create or replace function penstock._denied(queue_name text, needed text) returns void
 language plpgsql
@@ -103,10 +113,14 @@ begin
             else 'use'
         end, queue_name),
         hint = format('The queue is restricted. An administrator allows it by penstock.grant_queue(%L, %L, %L).',
-            caller, queue_name, case needed when 'publish' then 'publish' when 'result' then 'publish' when 'consume' then 'consume' else 'view' end);
+            caller, queue_name, case
+                when needed in ('publish', 'result') then 'publish'
+                when needed = 'consume' then 'consume'
+                else 'view'
+            end);
 end
 $$;
-comment on function penstock._denied(text, text) is 'Raises the error for a caller that has not the right that is needed in a queue.';
+comment on function penstock._denied is 'Raises the error for a caller without the needed right in a queue.';
 
 create or replace function penstock._deny_topic(topic_id int) returns void
 language plpgsql
@@ -122,18 +136,21 @@ begin
     end if;
 end
 $$;
-comment on function penstock._deny_topic(int) is 'Raises the error for a topic that has a queue to which the caller may not publish.';
+comment on function penstock._deny_topic is
+    'Raises the error for a topic with a queue to which the caller may not publish.';
 
 create or replace function penstock._check_queue_right(queue_right text) returns void
 language plpgsql
 as $$
 begin
     if queue_right is null or queue_right not in ('publish', 'consume', 'view') then
-        perform penstock._invalid(format('queue_right must be publish, consume or view, not %s', coalesce('"' || queue_right || '"', 'null')));
+        perform penstock._invalid(
+            format('queue_right must be publish, consume or view, not %s', coalesce('"' || queue_right || '"', 'null'))
+        );
     end if;
 end
 $$;
-comment on function penstock._check_queue_right(text) is 'Refuses what is not a right.';
+comment on function penstock._check_queue_right is 'Refuses a value that is not a right.';
 
 create or replace function penstock.grant_queue(role_name text, queue_name text, queue_right text) returns boolean
 language plpgsql security definer
@@ -146,12 +163,12 @@ begin
     perform penstock._check_queue_right(queue_right);
     perform penstock._check_name('role_name', role_name);
     if not exists (select from pg_roles r where r.rolname = role_name) then
-        perform penstock._invalid(format('role "%s" does not exist', role_name), 'Names are taken as they are, upper and lower case.');
+        perform penstock._invalid(format('role "%s" does not exist', role_name), 'Role names are case-sensitive here.');
     end if;
     if (select r.rolsuper from pg_roles r where r.rolname = role_name) then
         perform penstock._invalid(
-            format('role "%s" is a superuser, who needs no right', role_name),
-            'A session of a superuser, such as autovacuum, also runs code of others: a grant by name would serve that.'
+            format('role "%s" is a superuser and needs no right', role_name),
+            'A superuser''s session, such as autovacuum, may run the code of other roles. That code must not use the grant.'
         );
     end if;
     select q.* into queue from penstock.queues q where q.id = penstock._queue_id(queue_name) for no key update;
@@ -169,8 +186,11 @@ begin
     return true;
 end
 $$;
-comment on function penstock.grant_queue(text, text, text) is
-    'Gives a role, and its members, a right in a queue: publish, consume or view. False where it has that already. With its first grant an open queue becomes restricted: from then on only roles with a right may use it, beside administrators, until open_queue(). The role needs penstock_publisher, penstock_consumer or penstock_viewer as well, to call the functions at all.';
+comment on function penstock.grant_queue is
+    'Grants a role and its members a right in a queue: publish, consume or view. Returns false if the role already '
+    'has the right. The first grant restricts the queue: only granted roles and administrators may use it until '
+    'open_queue(). To call the functions, the role also needs penstock_publisher, penstock_consumer or '
+    'penstock_viewer.';
 
 create or replace function penstock.revoke_queue(role_name text, queue_name text, queue_right text) returns boolean
 language plpgsql security definer
@@ -186,7 +206,9 @@ begin
     if not found then
         perform penstock._unknown_queue(queue_name);
     end if;
-    if not coalesce(role_name = any (penstock._granted(queue.publishers, queue.consumers, queue.viewers, queue_right)), false) then
+    if not coalesce(
+        role_name = any (penstock._granted(queue.publishers, queue.consumers, queue.viewers, queue_right)), false
+    ) then
         return false;
     end if;
     update penstock.queues q set
@@ -197,8 +219,9 @@ begin
     return true;
 end
 $$;
-comment on function penstock.revoke_queue(text, text, text) is
-    'Takes a right in a queue away from a role; false where it has not got it. The queue stays restricted, also without any grant: open_queue() opens it. The role need not exist any more.';
+comment on function penstock.revoke_queue is
+    'Revokes a right in a queue from a role; returns false if the role does not have the right. The role may have '
+    'been dropped. The queue stays restricted, even without any grant; open_queue() opens the queue.';
 
 create or replace function penstock.open_queue(queue_name text) returns boolean
 language plpgsql security definer
@@ -207,12 +230,14 @@ as $$
 declare
     queue int := penstock._queue_id(queue_name);
 begin
-    update penstock.queues q set publishers = null, consumers = null, viewers = null where q.id = queue and q.publishers is not null;
+    update penstock.queues q set publishers = null, consumers = null, viewers = null
+    where q.id = queue and q.publishers is not null;
     return found;
 end
 $$;
-comment on function penstock.open_queue(text) is
-    'Forgets all grants of a queue: it is open again to every role that may call the functions. False where it was open.';
+comment on function penstock.open_queue is
+    'Removes all grants of a queue: every role that may call the functions may use the queue. Returns false if the '
+    'queue was open.';
 
 create or replace function penstock.list_grants(queue_name text default null) returns setof penstock.queue_grant
 language plpgsql stable security definer
@@ -232,5 +257,7 @@ begin
     order by q.name, g.role_name, r.n;
 end
 $$;
-comment on function penstock.list_grants(text) is
-    'The grants of a queue, or of all: which role has which right. role_exists: false for a role that was dropped or renamed, whose grant is of no effect, until there is a role of that name again. An open queue has none; neither has a restricted one that only administrators may use (list_queues tells).';
+comment on function penstock.list_grants is
+    'Lists the grants of one queue or of all queues. role_exists is false after the role was dropped or renamed: '
+    'the grant has no effect until a role has that name again. An open queue has no grants. A restricted queue '
+    'without grants is for administrators only (list_queues shows restricted).';

@@ -1,4 +1,4 @@
--- Schedules: messages that are sent again and again. The caller says when; the row says who of many callers sends.
+-- Schedules: messages that are sent repeatedly. The callers compute the times; the row lets only one caller send each.
 
 create or replace function penstock._schedule(name text) returns penstock.schedules
 language plpgsql
@@ -9,12 +9,16 @@ declare
 begin
     select s.* into found_one from penstock.schedules s where s.name = name for no key update;
     if not found then
-        perform penstock._invalid(format('schedule "%s" does not exist', name), 'list_schedules() lists them, put_schedule() makes one.');
+        perform penstock._invalid(
+            format('schedule "%s" does not exist', name),
+            'list_schedules() lists all schedules, put_schedule() creates one.'
+        );
     end if;
     return found_one;
 end
 $$;
-comment on function penstock._schedule(text) is 'A schedule by its name, locked; an error where there is none.';
+comment on function penstock._schedule is
+    'Returns a schedule by its name and locks it; raises an error if the schedule does not exist.';
 
 create or replace function penstock._check_time(what text, value timestamptz) returns void
 language plpgsql
@@ -28,9 +32,10 @@ begin
     end if;
 end
 $$;
-comment on function penstock._check_time(text, timestamptz) is 'Refuses a time that is null, infinite, or that Python does not know.';
+comment on function penstock._check_time is
+    'Refuses a time that is null, infinite, or outside the range of Python''s datetime.';
 
--- Workers call it again and again: where all is as it should be, nothing is locked or written.
+-- Locks and writes nothing if the schedule is already as requested, because workers repeat the call.
 create or replace function penstock.put_schedule(
     name text,
     queue_name text,
@@ -71,7 +76,7 @@ begin
         perform penstock._invalid(format('missed must be skip, one or all, not %s', coalesce(missed, 'null')));
     end if;
     may_redirect := penstock._is_admin();
-    -- A second time where another session put it meanwhile.
+    -- A second pass follows if another session deleted the conflicting schedule meanwhile.
     loop
         insert into penstock.schedules as s
             (name, queue_name, payload, headers, priority, tenant, ttl_seconds, definition, missed, next_at, created_at)
@@ -92,19 +97,23 @@ begin
             raise exception using
                 errcode = 'PN008',
                 message = format('schedule "%s" sends %sto queue "%s": only an administrator may have it send something else', name,
-                    -- As in list_schedules(): the task is not shown to a role without a right in the queue.
+                    -- As in list_schedules(), a role without a right in the queue must not see the task.
                     case when penstock._may_on(before.queue_name, 'result') then 'task "' || (before.headers ->> 'task') || '" ' end,
                     before.queue_name),
-                hint = 'delete_schedule() removes it: a worker that has it in its code puts it back as it is there.';
+                hint = 'Call delete_schedule() first. A worker with the schedule in its code then puts it again.';
         end if;
     end loop;
 end
 $$;
-comment on function penstock.put_schedule(text, text, jsonb, jsonb, int, text, int, jsonb, text, timestamptz) is
-    'Makes a schedule, or changes it, and returns when it is due next: next_at, but where it exists with the same definition, what it has. definition: by what the caller computes its times. missed: what the caller does about times that nobody was there for: skip, one or all. It stays paused if it was. The caller needs the right to publish to the queue; only an administrator may have an existing schedule send to another queue, or another task.';
+comment on function penstock.put_schedule is
+    'Creates or changes a schedule and returns when it is due next. An existing schedule with the same definition '
+    'keeps its next time; otherwise next_at counts. A paused schedule stays paused. The caller needs the right to '
+    'publish to the queue. Only an administrator may redirect a schedule to another queue or task.';
 
--- Who comes second finds another next_at, or the row locked by the first: either way it was sent.
-create or replace function penstock.advance_schedule(name text, expected timestamptz, next_at timestamptz, ticks timestamptz[]) returns setof bigint
+-- Only one caller sends a tick: a second caller finds another next_at, or the row locked by the first caller.
+create or replace function penstock.advance_schedule(
+    name text, expected timestamptz, next_at timestamptz, ticks timestamptz[]
+) returns setof bigint
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
@@ -120,7 +129,8 @@ begin
     end if;
     if ticks is null or cardinality(ticks) > 10000 then
         perform penstock._invalid(
-            format('ticks must be 10000 times at the most, not %s', coalesce(cardinality(ticks)::text, 'null')), 'An empty array sends nothing.'
+            format('ticks must be 10000 times at the most, not %s', coalesce(cardinality(ticks)::text, 'null')),
+            'An empty array sends nothing.'
         );
     end if;
     foreach tick in array ticks loop
@@ -146,10 +156,13 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.advance_schedule(text, timestamptz, timestamptz, timestamptz[]) is
-    'Moves a schedule from the time at which it was expected to the next, and sends a message for each of the ticks, with a header "tick" that has its time. Returns the ids of the messages; none where it was not due at the expected time any more, since somebody else was first, and none while it is paused, but then it is moved. Ticks of the time before it was resumed are not sent. All in one transaction.';
+comment on function penstock.advance_schedule is
+    'Moves a schedule from the expected time to next_at and sends a message for each tick, with its time in the '
+    'header "tick". Returns the ids of the messages. Returns no id and changes nothing if another caller has moved '
+    'the schedule. A paused schedule is moved, but sends nothing. Ticks before the schedule was resumed are not '
+    'sent.';
 
--- As text in UTC, whatever the time zone of the session.
+-- The header has the time in UTC, independent of the session's time zone.
 create or replace function penstock._send_tick(due penstock.schedules, tick timestamptz) returns bigint
 language plpgsql
 set timezone = 'UTC'
@@ -160,7 +173,7 @@ begin
     );
 end
 $$;
-comment on function penstock._send_tick(penstock.schedules, timestamptz) is 'Sends the message of a schedule for one of its times.';
+comment on function penstock._send_tick is 'Sends the message of a schedule for one tick.';
 
 create or replace function penstock.run_schedule(name text) returns bigint
 language plpgsql security definer
@@ -170,8 +183,9 @@ begin
     return penstock._send_tick(penstock._schedule(name), penstock.clock());
 end
 $$;
-comment on function penstock.run_schedule(text) is
-    'Sends the message of a schedule now, also while it is paused, and returns its id. When it is due next stays as it is.';
+comment on function penstock.run_schedule is
+    'Sends the message of a schedule now, even if the schedule is paused, and returns its id. The next time of the '
+    'schedule does not change.';
 
 create or replace function penstock.pause_schedule(name text) returns void
 language plpgsql security definer
@@ -183,7 +197,7 @@ begin
     update penstock.schedules s set paused_at = penstock.clock() where s.name = name and s.paused_at is null;
 end
 $$;
-comment on function penstock.pause_schedule(text) is 'Pauses a schedule: its times go by, and nothing is sent.';
+comment on function penstock.pause_schedule is 'Pauses a schedule: its times pass and nothing is sent.';
 
 create or replace function penstock.resume_schedule(name text, next_at timestamptz default null) returns void
 language plpgsql security definer
@@ -195,7 +209,8 @@ begin
         perform penstock._check_time('next_at', next_at);
     end if;
     perform penstock._schedule(name);
-    -- The caller that advances the schedule computes its next time. Until then the schedule is due now, and now is none of its times.
+    -- The schedule is due now, so that the next caller of advance_schedule() computes its next time. resumed_at keeps
+    -- advance_schedule() from sending the ticks up to now.
     update penstock.schedules s
     set paused_at = null,
         next_at = coalesce(next_at, case when s.paused_at is not null then greatest(s.next_at, penstock.clock()) end, s.next_at),
@@ -203,8 +218,9 @@ begin
     where s.name = name;
 end
 $$;
-comment on function penstock.resume_schedule(text, timestamptz) is
-    'Lets a paused schedule go on, at its first time from now on: nothing is sent for times that went by, whatever "missed" says. next_at: when it is due next, instead of that.';
+comment on function penstock.resume_schedule is
+    'Resumes a paused schedule at its first time from now on. Nothing is sent for times that have passed, whatever '
+    'missed says. next_at sets another next time.';
 
 create or replace function penstock.delete_schedule(name text) returns boolean
 language plpgsql security definer
@@ -216,8 +232,9 @@ begin
     return found;
 end
 $$;
-comment on function penstock.delete_schedule(text) is
-    'Deletes a schedule; false where there is none. What was sent stays. A worker that still has it in its code puts it back.';
+comment on function penstock.delete_schedule is
+    'Deletes a schedule; returns false if the schedule does not exist. Sent messages stay. A worker with the '
+    'schedule in its code puts it again.';
 
 create or replace function penstock.list_schedules() returns setof penstock.schedule
 language sql stable security definer
@@ -230,4 +247,6 @@ as $$
     where penstock._may_on(s.queue_name, 'result')
     order by s.name
 $$;
-comment on function penstock.list_schedules() is 'All schedules of queues that the caller may publish to or look into, by name: what they send, when next, and when they did last.';
+comment on function penstock.list_schedules is
+    'Lists the schedules of queues that the caller may publish to or view, by name, with the message, the next time '
+    'and the last tick.';

@@ -1,7 +1,10 @@
--- Statistics: how many messages are where, of a queue, a priority or a tenant.
+-- Statistics: how many messages are in each state, by queue, priority or tenant.
 
--- Counts begin where the living do: at the floor in ready and waiting, at the last sweep in active and scheduled.
-create or replace function penstock._statistics(queue_id int, queue_name text, at timestamptz, completed bigint) returns penstock.queue_statistics
+-- Scans start at the floor in ready and waiting, and at the last sweep in active and scheduled: before these points
+-- the indexes hold dead entries only.
+create or replace function penstock._statistics(
+    queue_id int, queue_name text, at timestamptz, completed bigint
+) returns penstock.queue_statistics
 language plpgsql stable
 as $$
 #variable_conflict use_variable
@@ -67,10 +70,10 @@ begin
     return counted;
 end
 $$;
-comment on function penstock._statistics(int, text, timestamptz, bigint) is
-    'The statistics of one queue; how many are completed is counted where it is not given.';
+comment on function penstock._statistics is
+    'Returns the statistics of one queue. Counts the completed messages if completed is null.';
 
--- For all queues at once: by time they are a few pages, by queue they would be its whole history.
+-- Counts all queues at once: the index by time reads a few pages, an index by queue would read the whole history.
 create or replace function penstock._completed_since(since timestamptz) returns jsonb
 language sql stable
 set plan_cache_mode = force_generic_plan
@@ -79,15 +82,18 @@ as $$
     select coalesce(jsonb_object_agg(c.queue_id, c.n), '{}')
     from (select d.queue_id, count(*) as n from penstock.done d where d.completed_at > since group by d.queue_id) c
 $$;
-comment on function penstock._completed_since(timestamptz) is 'How many messages were completed after a moment, by the id of their queue.';
+comment on function penstock._completed_since is
+    'Returns how many messages were completed after a time, by the id of their queue.';
 
-create or replace function penstock._statistics_by_priority(queue_id int, queue_name text, at timestamptz) returns setof penstock.queue_statistics
+create or replace function penstock._statistics_by_priority(
+    queue_id int, queue_name text, at timestamptz
+) returns setof penstock.queue_statistics
 language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
     most constant int := 10000;
-    looked constant int := 100000;
+    read_limit constant int := 100000;
     counted penstock.queue_statistics;
     ranks bigint[];
     from_rank bigint;
@@ -106,7 +112,7 @@ begin
     into waiting
     from (
         select w.priority, w.published_at from penstock.waiting w
-        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit looked
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit read_limit
     ) w;
     select
         array[count(*) filter (where s.priority = 0), count(*) filter (where s.priority = 1), count(*) filter (where s.priority = 2), count(*) filter (where s.priority = 3)] as counts,
@@ -116,15 +122,15 @@ begin
         select s.priority, s.published_at from generate_series(0, 3) p
         cross join lateral (
             select s.priority, s.published_at from penstock.scheduled s
-            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit looked
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit read_limit
         ) s
-        limit looked
+        limit read_limit
     ) s;
     select array[count(*) filter (where a.priority = 0), count(*) filter (where a.priority = 1), count(*) filter (where a.priority = 2), count(*) filter (where a.priority = 3)]
     into processing
     from (
         select a.priority from penstock.active a
-        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit looked
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit read_limit
     ) a;
     counted.queue_name := queue_name;
     for p in 0..3 loop
@@ -140,19 +146,20 @@ begin
         counted.delayed_count := delayed.counts[p + 1];
         counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
         counted.processing_count := processing[p + 1];
-        counted.is_estimate := ready = most or looked in (
+        counted.is_estimate := ready = most or read_limit in (
             (select sum(n) from unnest(waiting.counts) n), (select sum(n) from unnest(delayed.counts) n), (select sum(n) from unnest(processing) n)
         );
         return next counted;
     end loop;
 end
 $$;
-comment on function penstock._statistics_by_priority(int, text, timestamptz) is 'The statistics of one queue, a row for each priority.';
+comment on function penstock._statistics_by_priority is
+    'Returns the statistics of one queue, one row for each priority.';
 
--- A tenant's ranks have no gaps, and all tenants begin near the first in line: so who has a message at a rank has as many waiting
--- as that is behind the first, and the further back, the fewer they are. The highest rank at which there are still enough is
--- searched for by halves. What was cancelled or came back blurs this a little; who is first in line is looked at anyway.
--- It looks at so many rows and no more. A limit of time would make the answer depend on what else the server does.
+-- Finds the tenants with the highest ranks. The ranks of a tenant have no gaps, and all tenants start near the first
+-- rank: a tenant with a message at a rank has about that many ready messages. A binary search finds the highest rank
+-- at which there are still enough tenants. Cancelled and redelivered messages make the result slightly inexact.
+-- The limit counts rows, not time: a limit of time would make the result depend on the load of the server.
 create or replace function penstock._busiest(queue_id int, priority int, floor_rank bigint, most int) returns text[]
 language plpgsql stable
 as $$
@@ -166,7 +173,7 @@ declare
     middle bigint := low;
     high bigint;
     rows int := greatest(1000, 2 * most);
-    looked int := 0;
+    rows_read int := 0;
     here text[];
     names text[];
     beyond text[] := '{}';
@@ -199,19 +206,21 @@ begin
             low := middle;
             names := here;
         end if;
-        looked := looked + rows;
-        exit when high <= low + 1 or looked >= 50000;
+        rows_read := rows_read + rows;
+        exit when high <= low + 1 or rows_read >= 50000;
         middle := low + (high - low) / 2;
     end loop;
     return beyond || names[1:most];
 end
 $$;
-comment on function penstock._busiest(int, int, bigint, int) is
-    'Tenants of a priority, among them those with the most ready messages.';
+comment on function penstock._busiest is
+    'Returns tenants of a priority, including those with the most ready messages.';
 
--- Exact where there are few. Else from two hundred places, evenly spread over the ranks: how close together ten rows stand there says
--- how many there are up to the next place.
-create or replace function penstock._sample_waiting(queue_id int, from_rank bigint) returns table (tenant text, estimate float8)
+-- Exact up to 2,000 rows. Beyond, a sample of ten rows at each of 200 ranks, evenly spread: the density of the ten
+-- rows gives an estimate of the rows up to the next sampled rank.
+create or replace function penstock._sample_waiting(
+    queue_id int, from_rank bigint
+) returns table (tenant text, estimate float8)
 language plpgsql stable
 as $$
 #variable_conflict use_variable
@@ -251,10 +260,13 @@ begin
     group by x.tenant;
 end
 $$;
-comment on function penstock._sample_waiting(int, bigint) is 'About how many messages of each tenant wait; those with few may be missing.';
+comment on function penstock._sample_waiting is
+    'Estimates how many messages of each tenant are waiting. Tenants with few messages may be missing.';
 
--- A short backlog is counted as a whole: then the choice of tenants is no guess.
-create or replace function penstock._exact_top(queue_id int, ranks bigint[], from_rank bigint, since timestamptz, top int, most int) returns text[]
+-- Counts a short backlog completely, so that the choice of tenants is exact.
+create or replace function penstock._exact_top(
+    queue_id int, ranks bigint[], from_rank bigint, since timestamptz, top int, most int
+) returns text[]
 language plpgsql stable
 as $$
 #variable_conflict use_variable
@@ -262,6 +274,7 @@ declare
     longest bigint;
     names text[];
 begin
+    -- Lines 1 to 4: the priorities of ready; 5: waiting; 6: scheduled.
     with lines as materialized (
         select p.n as line, r.tenant
         from unnest(ranks) with ordinality p(floor, n)
@@ -289,19 +302,23 @@ begin
     return case when longest < most then names when longest is null then '{}' end;
 end
 $$;
-comment on function penstock._exact_top(int, bigint[], bigint, timestamptz, int, int) is
-    'The tenants with the most pending messages, by counting all; null where a priority, or what waits or is delayed, has as many messages as may be looked at.';
+comment on function penstock._exact_top is
+    'Returns the tenants with the most pending messages by a full count; null if a priority, waiting or scheduled '
+    'has as many messages as the limit or more.';
 
--- Where all can be counted, the tenants are known. Else first who may be among the busiest, by steps that each look at so many rows at the most; then an estimate for each of them, from
--- the first and the last rank; then those with the most are counted, as far as that goes. The look-ups by tenant ask for
--- an order that only one index has: any(), unlike =, leaves the tenant open.
-create or replace function penstock._statistics_by_tenant(queue_id int, queue_name text, at timestamptz, top int) returns setof penstock.queue_statistics
+-- A short backlog is counted exactly. For a long one, each step reads a limited number of rows: find candidates,
+-- estimate each candidate from its first and last rank, then count the top candidates up to a limit. Look-ups by
+-- tenant use any(array[...]) and order by tenant, because only one index has that order. With = the planner could
+-- drop the tenant from the order and choose another index.
+create or replace function penstock._statistics_by_tenant(
+    queue_id int, queue_name text, at timestamptz, top int
+) returns setof penstock.queue_statistics
 language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
     most constant int := 1000;
-    looked constant int := 100000;
+    read_limit constant int := 100000;
     enough int := 2 * top + 10;
     lines int[] := '{}';
     waits boolean;
@@ -332,7 +349,8 @@ begin
             select t.tenant from penstock.tenants t where t.queue_id = queue_id order by t.tenant limit enough
         );
     end if;
-    -- What came in before the first tenant did stands in no index by tenant. From its end, where no others are in between.
+    -- Messages that were published before the first tenant are in no index by tenant. Estimate them from their last
+    -- ranks, where no other messages are between them.
     select q.plain_tops into tops from penstock.queues q where q.id = queue_id;
     select
         sum(case when x.rows < most then x.n else greatest(x.n, x.n::float8 * (x.last - x.head + 1) / (x.last - x.first + 1)) end)::bigint as estimate,
@@ -357,31 +375,36 @@ begin
     select true into waits from penstock.waiting w
     where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit 1;
     return query
+    -- An estimate for each tenant with waiting messages.
     with waiting as materialized (
         select w.tenant, w.estimate from penstock._sample_waiting(queue_id, from_rank) w
     ), delayed as materialized (
+        -- The first scheduled messages, by tenant.
         select s.tenant, count(*) as n, min(s.published_at) as oldest
         from (
             select s.tenant, s.published_at from generate_series(0, 3) p
             cross join lateral (
                 select s.tenant, s.published_at from penstock.scheduled s
-                where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit looked
+                where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at limit read_limit
             ) s
-            limit looked
+            limit read_limit
         ) s
         group by s.tenant
     ), processing as materialized (
+        -- The first active messages, by tenant.
         select a.tenant, count(*) as n
         from (
             select a.tenant from penstock.active a
-            where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit looked
+            where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since order by a.vt limit read_limit
         ) a
         group by a.tenant
     ), known as materialized (
+        -- The candidates.
         select n.tenant from unnest(names) n(tenant)
         union select w.tenant from (select w.tenant from waiting w where not is_exact order by w.estimate desc limit enough) w
         union select d.tenant from (select d.tenant from delayed d where not is_exact order by d.n desc limit enough) d
     ), spans as materialized (
+        -- The first and the last rank of each candidate in ready, by priority.
         select k.tenant, p, f.rank as first, l.rank as last
         from known k
         cross join unnest(lines) p
@@ -396,6 +419,7 @@ begin
             order by r.tenant desc, r.rank desc limit 1
         ) l
     ), chosen as materialized (
+        -- The candidates with the highest estimates.
         select k.tenant, coalesce(w.estimate, in_waiting.n) as waiting, d.n as delayed, d.oldest as delayed_oldest
         from known k
         left join waiting w on w.tenant = k.tenant
@@ -414,6 +438,7 @@ begin
         order by coalesce(ready.n, 0) + coalesce(w.estimate, in_waiting.n) + coalesce(d.n, 0) + case when k.tenant = '' then coalesce(plain.estimate, 0) else 0 end desc, k.tenant
         limit top
     ), counted as (
+        -- Their messages, counted up to the limit, estimated beyond.
         select
             c.tenant, coalesce(c.delayed, 0) as delayed,
             ready.n + case when c.tenant = '' then coalesce(plain.estimate, 0) else 0 end as ready,
@@ -451,13 +476,14 @@ begin
     select
         queue_name, c.ready + c.waiting + c.delayed, coalesce(p.n, 0), null::bigint, null::bigint, c.delayed, null::bigint,
         extract(epoch from greatest(at - c.oldest, interval '0'))::float8, c.waiting, null::int, nullif(c.tenant, ''),
-        not is_exact or coalesce((select sum(x.n) from processing x), 0) >= looked
+        not is_exact or coalesce((select sum(x.n) from processing x), 0) >= read_limit
     from counted c left join processing p on p.tenant = c.tenant
     where c.ready + c.waiting + c.delayed > 0
     order by c.ready + c.waiting + c.delayed desc, c.tenant;
 end
 $$;
-comment on function penstock._statistics_by_tenant(int, text, timestamptz, int) is 'The statistics of one queue, a row for each of the tenants with the most pending messages.';
+comment on function penstock._statistics_by_tenant is
+    'Returns the statistics of one queue, one row for each of the tenants with the most pending messages.';
 
 create or replace function penstock.get_queue_statistics(
     queue_name text default null,
@@ -470,13 +496,15 @@ language plpgsql stable security definer
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
     only_id int;
     queue record;
     completed jsonb;
 begin
     if breakdown not in ('priority', 'tenant') then
-        perform penstock._invalid(format('breakdown must be priority or tenant, not "%s"', breakdown), 'null gives one row for each queue.');
+        perform penstock._invalid(
+            format('breakdown must be priority or tenant, not "%s"', breakdown), 'null gives one row for each queue.'
+        );
     end if;
     perform penstock._check_range('top', top, 1, 1000);
     if queue_name is not null then
@@ -494,16 +522,19 @@ begin
     loop
         if breakdown is null then
             return next penstock._statistics(
-                queue.id, queue.name, at,
+                queue.id, queue.name, now,
                 case when completed is not null then coalesce((completed ->> queue.id::text)::bigint, 0) end
             );
         elsif breakdown = 'priority' then
-            return query select s.* from penstock._statistics_by_priority(queue.id, queue.name, at) s;
+            return query select s.* from penstock._statistics_by_priority(queue.id, queue.name, now) s;
         else
-            return query select s.* from penstock._statistics_by_tenant(queue.id, queue.name, at, top) s;
+            return query select s.* from penstock._statistics_by_tenant(queue.id, queue.name, now, top) s;
         end if;
     end loop;
 end
 $$;
-comment on function penstock.get_queue_statistics(text, text, int, timestamptz) is
-    'How many messages of a queue, or of each, are pending (ready, waiting for a permit of their tenant, and delayed), processing, completed (as far as they are kept), delayed, waiting and dead; total is pending, processing and completed. oldest_pending_seconds is the age of the oldest message that is delayed, or among the next hundred of its priority or of those that wait. These numbers are exact; counting takes an index scan over what is counted. With completed_since, completed is what was completed after that moment and is kept, which costs little however long the history: asked for every few seconds, with the time of the last answer, it gives rates. breakdown ''priority'' gives a row for each of the four priorities, ''tenant'' one for each of the top tenants with the most pending messages (1 to 1000), most first; tenant null is those of no tenant. A breakdown costs no more than so many rows looked at, however long the backlog, and leaves completed_count, dead_count and total_count null. is_estimate is false where all counts of the row are exact and, by tenant, these are the tenants with the most. By priority it is true where 10,000 are ready, a number that means so many or more, or where 100,000 wait, are delayed or are processing, of which the first 100,000 are counted. By tenant it is true where 1,000 of one priority are ready, or 1,000 wait or are delayed, or 100,000 are processing. Then tenants are looked for that have the most in one of the priorities: one with few in each may be missing. What is ready of a tenant in each priority, and what waits of it, is counted up to 1,000 each. Beyond that it is estimated, the one by ranks, the other from a sample of 2,000. What is delayed and processing is counted among the first 100,000.';
+comment on function penstock.get_queue_statistics is
+    'Counts the messages of one queue or of each queue, by state. breakdown is null, ''priority'' or ''tenant'' '
+    '(the top tenants with the most pending messages, 1 to 1000). completed_since limits completed_count to '
+    'messages completed after that time. A breakdown omits completed_count, dead_count and total_count. is_estimate '
+    'is false if all counts of the row are exact.';

@@ -1,8 +1,10 @@
--- Tasks: what workers need beyond messages: a queue as the task wants it, acks in groups, and word to those who wait for a result.
+-- Tasks: what workers need beyond messages: queues with the settings of a task, and acks that count for groups.
 
--- An attempt to create may lose against another that asks for something else: then what is there is changed as usual. The row
--- is updated once at the most: at the second time in a transaction the foreign key would have its topic locked.
-create or replace function penstock.declare_queue(queue_name text, max_active int default null, retain_completed_seconds int default null) returns bigint
+-- If another session creates the queue first with other settings, the next pass alters that queue.
+-- Updates the row once at the most: at a second update in a transaction the foreign key would lock the topic.
+create or replace function penstock.declare_queue(
+    queue_name text, max_active int default null, retain_completed_seconds int default null
+) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
@@ -35,7 +37,8 @@ begin
             select q.* into queue from penstock.queues q where q.id = queue.id;
             continue when not found;
             perform penstock.alter_queue(
-                queue_name, max_active => max_active, retain_completed_seconds => greatest(retain_completed_seconds, queue.retain_completed_seconds)
+                queue_name, max_active => max_active,
+                retain_completed_seconds => greatest(retain_completed_seconds, queue.retain_completed_seconds)
             );
         elsif retain_completed_seconds > queue.retain_completed_seconds then
             update penstock.queues q set retain_completed_seconds = retain_completed_seconds
@@ -45,10 +48,15 @@ begin
     end loop;
 end
 $$;
-comment on function penstock.declare_queue(text, int, int) is
-    'The id of a queue for tasks. It is created where it is missing, without a limit of attempts, since workers know how many each task has, and with permits (max_active) that all priorities share. Of one that exists only an administrator changes anything: max_active is set where given, and retain_completed_seconds raised where given. For any other caller it stays as it is; queue_difference() tells.';
+comment on function penstock.declare_queue is
+    'Returns the id of a queue for tasks, and creates the queue if it is missing. A new queue has no limit of '
+    'attempts, because each task has its own, and its priorities share all permits. If the queue exists, only an '
+    'administrator''s call sets max_active and raises retain_completed_seconds. For other callers '
+    'queue_difference() shows the difference.';
 
-create or replace function penstock.queue_difference(queue_name text, max_active int default null, retain_completed_seconds int default null) returns text
+create or replace function penstock.queue_difference(
+    queue_name text, max_active int default null, retain_completed_seconds int default null
+) returns text
 language plpgsql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
@@ -71,10 +79,10 @@ begin
     );
 end
 $$;
-comment on function penstock.queue_difference(text, int, int) is
-    'What declare_queue() with the same arguments would change, in words; null where all is as it should be.';
+comment on function penstock.queue_difference is
+    'Returns in words what declare_queue() with the same arguments would change; null if nothing.';
 
--- The id of a member that was done before is acked by nobody, so a result is written once.
+-- A result is written once, because ack_messages() does not return the id of a message that was done before.
 create or replace function penstock.ack_tasks(
     queue_name text,
     message_ids bigint[],
@@ -95,10 +103,15 @@ begin
     then
         perform penstock._invalid(
             format('there must be a group and a position for each message, or for none: %s ids, %s groups, %s positions',
-                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(group_ids)::text, 'no'), coalesce(cardinality(positions)::text, 'no'))
+                coalesce(cardinality(message_ids)::text, 'null'), coalesce(cardinality(group_ids)::text, 'no'),
+                coalesce(cardinality(positions)::text, 'no'))
         );
     end if;
-    acked := array(select penstock.ack_messages(queue_name, message_ids, array_fill(token, array[cardinality(message_ids)]), results));
+    acked := array(
+        select penstock.ack_messages(
+            queue_name, message_ids, array_fill(token, array[cardinality(message_ids)]), results
+        )
+    );
     if cardinality(acked) = 0 then
         return;
     end if;
@@ -114,5 +127,7 @@ begin
     return query select unnest(acked);
 end
 $$;
-comment on function penstock.ack_tasks(text, bigint[], text, jsonb[], bigint[], int[]) is
-    'ack_messages() for what one token holds, with word to those who wait for a result (done_channel), and for members of groups a note that they are done. group_ids and positions: the group of each message, null for none, and its place in it. Call finish_groups() after the commit.';
+comment on function penstock.ack_tasks is
+    'Acks messages of one token like ack_messages(), notifies callers that wait for a result (done_channel), and '
+    'marks members of groups as done. group_ids and positions give the group of each message (null: none) and its '
+    'position in the group. Call finish_groups() after the commit.';

@@ -17,11 +17,11 @@ begin
     return topic_id;
 end
 $$;
-comment on function penstock.create_topic(text) is
-    'Creates a topic and returns its id; the id of the one that exists, if it does.';
+comment on function penstock.create_topic is
+    'Creates a topic and returns its id. If the topic exists, returns its id.';
 
--- The topic's row first, so that no queue joins it meanwhile, then its queues by id: the order of every caller that
--- takes several queues.
+-- Lock order: the row of the topic, so that no queue joins the topic; then its queues by id, as in every function that
+-- locks several queues.
 create or replace function penstock.delete_topic(topic_name text) returns void
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -40,18 +40,18 @@ begin
     delete from penstock.topics t where t.id = topic;
 end
 $$;
-comment on function penstock.delete_topic(text) is
-    'Deletes a topic with its queues and all their messages.';
+comment on function penstock.delete_topic is 'Deletes a topic with its queues and all their messages.';
 
-create or replace function penstock.list_topics(out id bigint, out name text, out created_at timestamptz, out queue_count bigint) returns setof record
+create or replace function penstock.list_topics(
+    out id bigint, out name text, out created_at timestamptz, out queue_count bigint
+) returns setof record
 language sql stable security definer
 set search_path = pg_catalog, penstock, pg_temp
 as $$
     select t.id, t.name, t.created_at, (select count(*) from penstock.queues q where q.topic_id = t.id)
     from penstock.topics t order by t.name
 $$;
-comment on function penstock.list_topics() is
-    'All topics, by name, with the number of their queues.';
+comment on function penstock.list_topics is 'Lists all topics, by name, with the number of their queues.';
 
 create or replace function penstock._unknown_topic(topic_name text) returns void
 language plpgsql
@@ -59,8 +59,11 @@ as $$
 begin
     raise exception using
         errcode = 'PN002',
-        message = case when topic_name is null then 'no topic given' else format('topic "%s" does not exist', topic_name) end,
-        hint = 'create_topic() makes one, list_topics() lists them.';
+        message = case
+            when topic_name is null then 'no topic given'
+            else format('topic "%s" does not exist', topic_name)
+        end,
+        hint = 'create_topic() creates a topic, list_topics() lists all topics.';
 end
 $$;
-comment on function penstock._unknown_topic(text) is 'Raises the error for a topic that is not there.';
+comment on function penstock._unknown_topic is 'Raises the error for a topic that does not exist.';

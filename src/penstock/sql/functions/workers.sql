@@ -1,4 +1,4 @@
--- Workers: who runs tasks, since when, and what they are busy with.
+-- Workers: the processes that run tasks, and the tasks that they run.
 
 create or replace function penstock.register_worker(
     token text,
@@ -14,7 +14,7 @@ set search_path = pg_catalog, penstock, pg_temp
 as $$
 #variable_conflict use_variable
 declare
-    at timestamptz := penstock.clock();
+    now timestamptz := penstock.clock();
 begin
     perform penstock._check_name('token', token);
     perform penstock._check_name('hostname', hostname);
@@ -25,14 +25,15 @@ begin
     perform penstock._check_names('tasks', tasks);
     insert into penstock.workers as w
         (token, hostname, pid, version, queues, tasks, concurrency, started_at, seen_at, stopping, held, running)
-    values (token, hostname, pid, version, queues, tasks, concurrency, at, at, false, 0, '[]')
+    values (token, hostname, pid, version, queues, tasks, concurrency, now, now, false, 0, '[]')
     on conflict on constraint workers_pkey do update set
         hostname = excluded.hostname, pid = excluded.pid, version = excluded.version, queues = excluded.queues, tasks = excluded.tasks,
         concurrency = excluded.concurrency, seen_at = excluded.seen_at, stopping = false;
 end
 $$;
-comment on function penstock.register_worker(text, text, int, text, text[], text[], int) is
-    'Enters a worker into the list, under the token of its leases: where it runs, from which queues it takes which tasks, and how many at once. Called again it changes what is told, but not since when it runs.';
+comment on function penstock.register_worker is
+    'Adds a worker to the list, under the token of its leases: its host, queues, tasks and concurrency. A second '
+    'call with the same token updates the entry, except started_at.';
 
 create or replace function penstock._check_names(what text, names text[]) returns void
 language plpgsql
@@ -49,7 +50,7 @@ begin
     end if;
 end
 $$;
-comment on function penstock._check_names(text, text[]) is 'Refuses a list of names that is too long, or has one that is.';
+comment on function penstock._check_names is 'Refuses a list with too many names or with a name that is too long.';
 
 create or replace function penstock.beat_worker(token text, held int, running jsonb, stopping boolean) returns boolean
 language plpgsql security definer
@@ -59,18 +60,22 @@ as $$
 begin
     perform penstock._check_range('held', held, 0, 2147483647);
     if running is null or pg_column_size(running) > 1000000 then
-        perform penstock._invalid(format('running must have 1000000 bytes at the most, not %s', coalesce(pg_column_size(running)::text, 'null')));
+        perform penstock._invalid(
+            format('running must have 1000000 bytes at the most, not %s', coalesce(pg_column_size(running)::text, 'null'))
+        );
     end if;
     perform penstock._check_text('running', running, 1000000);
     if stopping is null then
         perform penstock._invalid('stopping must be true or false, not null');
     end if;
-    update penstock.workers w set seen_at = penstock.clock(), held = held, running = running, stopping = stopping where w.token = token;
+    update penstock.workers w set seen_at = penstock.clock(), held = held, running = running, stopping = stopping
+    where w.token = token;
     return found;
 end
 $$;
-comment on function penstock.beat_worker(text, int, jsonb, boolean) is
-    'A worker tells that it is alive, how many messages it holds, what it runs, and whether it is about to stop. To be called every ten seconds. False where it is not, or not any more, in the list.';
+comment on function penstock.beat_worker is
+    'Reports that a worker is alive, how many messages it holds, which tasks it runs, and whether it is stopping. '
+    'Workers call this every ten seconds. Returns false if the worker is not in the list.';
 
 create or replace function penstock.forget_worker(token text) returns boolean
 language plpgsql security definer
@@ -82,8 +87,9 @@ begin
     return found;
 end
 $$;
-comment on function penstock.forget_worker(text) is
-    'Takes a worker that ends off the list; false where it is not there. One that was killed is taken off after a day, by maintain().';
+comment on function penstock.forget_worker is
+    'Removes a worker that ends from the list; returns false if the worker is not in the list. maintain() removes a '
+    'killed worker after a day.';
 
 create or replace function penstock.list_workers() returns setof penstock.worker
 language sql stable security definer
@@ -108,8 +114,10 @@ as $$
     where seen.queues = w.queues or seen.queues <> '{}'
     order by w.started_at, w.token
 $$;
-comment on function penstock.list_workers() is
-    'Workers, the oldest first, with what each last told. is_alive: whether that was in the last 30 seconds. consumer: a fingerprint of its token. Of a worker that also works on queues that the caller may not count, those queues, their runs and the names of tasks are left out.';
+comment on function penstock.list_workers is
+    'Lists the workers, the oldest first, with their last report. is_alive: the report is at most 30 seconds old. '
+    'consumer: a fingerprint of the worker''s token. If a worker also serves queues that the caller may not count, '
+    'these queues, their runs and all task names are omitted.';
 
 create or replace function penstock._forget_workers(before timestamptz) returns bigint
 language plpgsql
@@ -123,4 +131,4 @@ begin
     return removed;
 end
 $$;
-comment on function penstock._forget_workers(timestamptz) is 'Removes workers that were last seen before a time.';
+comment on function penstock._forget_workers is 'Removes workers that were last seen before a time.';

@@ -1,13 +1,12 @@
--- The schema must hold only what the installer has made: ordinary tables, sequences, composite types and functions of its
--- owner, without a hook on which another role's code could run. Catalog look-ups only, after guards/role.sql has passed.
+-- The schema must contain only objects of the installer: ordinary tables, sequences, composite types and functions of
+-- its owner. No object may have a hook that runs another role's code. Runs after guards/role.sql, reads catalogs only.
 do $guard$
 declare
-    -- Who may add a hook, and the hooks. Types and functions of the catalog itself have no rows in pg_depend.
     me constant oid := (select r.oid from pg_roles r where r.rolname = current_user);
     home constant oid := (select n.oid from pg_namespace n where n.nspname = 'penstock');
-    -- The expressions of defaults, check constraints and indexes that the files in tables/ have made, in any release. Any
-    -- other is refused: functions of the catalog that run a query given as text, such as ts_rewrite(), leave no trace in
-    -- pg_depend. A test compares this list with a fresh installation.
+    -- The expressions of defaults, check constraints and indexes in the files of tables/, in any release. The guard
+    -- refuses any other expression: a catalog function that runs a query given as text, such as ts_rewrite(), has no
+    -- row in pg_depend. A test compares this list with a fresh installation.
     expressions constant text[] := array[
         $$'{0,0,0,0,0}'::bigint[]$$,
         $$'{0}'::integer[]$$,
@@ -37,7 +36,7 @@ declare
     found_here text;
     tables text;
 begin
-    -- Wait for a transaction that is adding a trigger to these at this moment; the look-ups below then see it.
+    -- Wait for a transaction that adds a trigger to these tables, so that the look-ups below see the trigger.
     select string_agg(format('penstock.%I', c.relname), ', ') into tables
     from pg_class c
     where c.relnamespace = home and c.relname in ('migrations', 'installation') and c.relkind = 'r' and c.relowner = me;
@@ -63,7 +62,8 @@ begin
         raise exception using
             errcode = 'PN009',
             message = format('other roles may put code into the schema penstock in database "%s": %s', current_database(), found_here),
-            hint = 'Take these rights away: revoke create on schema penstock from ...; revoke trigger, references on all tables in schema penstock from ....';
+            hint = 'Revoke these rights: revoke create on schema penstock from ...; '
+                'revoke trigger, references on all tables in schema penstock from ....';
     end if;
 
     if exists (select from pg_depend d where d.refclassid = 'pg_namespace'::regclass and d.refobjid = home and d.classid in ('pg_class'::regclass, 'pg_proc'::regclass, 'pg_type'::regclass))
@@ -75,17 +75,19 @@ begin
             hint = 'Rename that schema, or install into another database.';
     end if;
 
+    -- The relations and types of the schema.
     with relations as materialized (
         select c.oid, c.relkind, c.relowner from pg_class c where c.relnamespace = home
     ), types as materialized (
         select t.oid, t.typowner, t.typtype from pg_type t where t.typnamespace = home
     ), parts(classid, objid) as materialized (
-        -- What may contain an expression that is evaluated when a table is written or analyzed.
+        -- Objects that may contain an expression. PostgreSQL evaluates it when a table is written or analyzed.
         select 'pg_class'::regclass::oid, r.oid from relations r
         union all select 'pg_type'::regclass, t.oid from types t
         union all select 'pg_attrdef'::regclass, d.oid from pg_attrdef d join relations r on r.oid = d.adrelid
         union all select 'pg_constraint'::regclass, c.oid from pg_constraint c where c.connamespace = home
     ), written(classid, objid, expression) as (
+        -- The text of each expression.
         select 'pg_attrdef'::regclass::oid, d.oid, pg_get_expr(d.adbin, d.adrelid) from pg_attrdef d join relations r on r.oid = d.adrelid
         union all select 'pg_constraint'::regclass, c.oid, pg_get_expr(c.conbin, c.conrelid) from pg_constraint c where c.connamespace = home
         union all
@@ -94,6 +96,7 @@ begin
             lateral (values (pg_get_expr(i.indexprs, i.indrelid)), (pg_get_expr(i.indpred, i.indrelid))) x(expression)
         union all select 'pg_class'::regclass, p.partrelid, pg_get_expr(p.partexprs, p.partrelid) from pg_partitioned_table p join relations r on r.oid = p.partrelid
     ), strange(classid, objid) as (
+        -- Objects that the installer did not create. Built-in types and functions have no rows in pg_depend.
         select 'pg_class'::regclass::oid, r.oid from relations r where r.relowner <> me or r.relkind not in ('r', 'p', 'i', 'I', 'S', 'c')
         union all select 'pg_type'::regclass, t.oid from types t where t.typowner <> me or t.typtype not in ('c', 'b')
         union all select w.classid, w.objid from written w where w.expression <> all (expressions)
@@ -128,8 +131,11 @@ begin
     if found_here is not null then
         raise exception using
             errcode = 'PN009',
-            message = format('the schema penstock in database "%s" has something in it that Penstock did not make: %s', current_database(), found_here),
-            hint = 'Look at it: it could run code with the rights of the installer. Then drop it.';
+            message = format(
+                'the schema penstock in database "%s" has objects that Penstock did not create: %s',
+                current_database(), found_here
+            ),
+            hint = 'These objects could run code with the rights of the installer. Examine them, then drop them.';
     end if;
 end
 $guard$;

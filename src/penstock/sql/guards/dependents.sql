@@ -1,5 +1,5 @@
--- To drop the schema would drop what depends on it, whichever role owns that: a view, or the column of a table. So nothing
--- outside of the schema may depend on it. Catalog look-ups only, after guards/role.sql has passed.
+-- No object outside the schema may depend on the schema. DROP SCHEMA would drop that object, too, for example a view
+-- or a column of another role. Runs after guards/role.sql, reads catalogs only.
 do $guard$
 declare
     home constant oid := to_regnamespace('penstock');
@@ -8,6 +8,7 @@ begin
     with relations as materialized (
         select c.oid from pg_class c where c.relnamespace = home
     ), parts(classid, objid) as materialized (
+        -- All objects of the schema.
         select 'pg_class'::regclass::oid, r.oid from relations r
         union all select 'pg_type'::regclass, t.oid from pg_type t where t.typnamespace = home
         union all select 'pg_proc'::regclass, p.oid from pg_proc p where p.pronamespace = home
@@ -30,8 +31,11 @@ begin
     if found_here is not null then
         raise exception using
             errcode = 'PN009',
-            message = format('the schema penstock in database "%s" cannot be dropped alone, these depend on it: %s', current_database(), found_here),
-            hint = 'Drop them first.';
+            message = format(
+                'the schema penstock in database "%s" cannot be dropped alone, these objects depend on it: %s',
+                current_database(), found_here
+            ),
+            hint = 'Drop these objects first.';
     end if;
 end
 $guard$;

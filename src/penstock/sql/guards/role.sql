@@ -1,5 +1,5 @@
--- The role that installs, upgrades or uninstalls must own the schema, and no other role's code may run on its statements.
--- Catalog look-ups only: the search path is pg_catalog, and nothing of the schema is read before it has passed.
+-- The role that installs, upgrades or uninstalls must own the schema. No other role's code may run on its statements.
+-- Reads catalogs only, with the search path pg_catalog, because the schema is not trusted before the guard has passed.
 do $guard$
 declare
     owner record;
@@ -21,7 +21,7 @@ begin
                 else format('Connect as a member of "%1$s" that is not a superuser, with the option -c role=%1$s.', owner.rolname)
             end;
     end if;
-    -- The code of a role can undo SET ROLE. So a superuser who has switched to the owner is still exposed to the owner.
+    -- Code of the owner can undo SET ROLE, so SET ROLE does not protect a superuser from the owner.
     if (select r.rolsuper from pg_roles r where r.rolname = session_user)
         and not (select r.rolsuper from pg_roles r where r.rolname = current_user)
     then
@@ -30,7 +30,7 @@ begin
             message = format('superuser "%s" has switched to role "%s", and code of that role could switch back', session_user, current_user),
             hint = format('Connect as "%s".', current_user);
     end if;
-    -- An event trigger runs with the rights of the role whose statement sets it off.
+    -- An event trigger runs with the rights of the role whose statement fires the trigger.
     select e.evtname, f.rolname into hook
     from pg_event_trigger e
     join pg_proc p on p.oid = e.evtfoid
@@ -41,7 +41,10 @@ begin
         raise exception using
             errcode = 'PN009',
             message = format('event trigger "%s" would run code of role "%s" with the rights of "%s"', hook.evtname, hook.rolname, current_user),
-            hint = format('Disable it meanwhile, or give it and its function to a superuser: alter event trigger %I disable', hook.evtname);
+            hint = format(
+                'Run: alter event trigger %I disable. Or make a superuser the owner of the trigger and its function.',
+                hook.evtname
+            );
     end if;
 end
 $guard$;

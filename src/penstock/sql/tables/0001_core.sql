@@ -1,4 +1,4 @@
--- The core: configuration, one table for each state of a message, and what keeps their readers off the dead.
+-- The core: configuration, one table for each state of a message, and the floors below which no live rows exist.
 
 create table penstock.topics (
     id int generated always as identity primary key,
@@ -36,49 +36,46 @@ create table penstock.queues (
     check ((publishers is null) = (consumers is null) and (publishers is null) = (viewers is null))
 );
 create index queues_topic on penstock.queues (topic_id);
-comment on table penstock.queues is 'Queues and their settings. Read on every call, written only by create, alter, pause, resume, grant and delete.';
+comment on table penstock.queues is
+    'Queues and their settings. Read on every call, written only by create, alter, pause, resume, grant and delete.';
 comment on column penstock.queues.max_delivery_attempts is
-    'Deliveries before a message goes to the dead letters; 0: no limit.';
-comment on column penstock.queues.visibility_timeout_seconds is
-    'How long a lease runs when the consumer does not say.';
+    'Deliveries before a message becomes a dead letter; 0: no limit.';
+comment on column penstock.queues.visibility_timeout_seconds is 'Length of a lease if the consumer does not give one.';
 comment on column penstock.queues.visibility_backoff is
-    'The lease grows by this factor with each attempt (1.0 to 100.0); never beyond 30 days.';
-comment on column penstock.queues.retry_delays is
-    'Seconds before the 2nd, 3rd, ... attempt; the last one repeats.';
+    'The lease grows by this factor with each attempt (1.0 to 100.0), up to 30 days.';
+comment on column penstock.queues.retry_delays is 'Seconds before the 2nd, 3rd, ... attempt; the last value repeats.';
 comment on column penstock.queues.message_ttl_seconds is
-    'A message not finished so long after it was published goes to the dead letters as expired; null: never.';
+    'A message not finished this long after its publication becomes a dead letter (expired); null: never.';
 comment on column penstock.queues.retain_completed_seconds is
-    'How long completed messages are kept at least; 0 keeps nothing.';
-comment on column penstock.queues.retain_dead_seconds is
-    'How long dead letters are kept.';
+    'Minimum time for which completed messages are kept; 0: not kept.';
+comment on column penstock.queues.retain_dead_seconds is 'Time for which dead letters are kept.';
 comment on column penstock.queues.max_payload_bytes is
-    'The largest payload or body that the queue takes, in bytes as stored; a payload has no more as text, either.';
-comment on column penstock.queues.max_active is
-    'At most so many messages are active at once; null: no limit.';
+    'The largest payload or body in bytes, as stored; for a payload also as text.';
+comment on column penstock.queues.max_active is 'Maximum number of active messages; null: no limit.';
 comment on column penstock.queues.min_active is
-    'Permits that each priority gets at least where max_active allows.';
+    'Minimum number of permits of each priority, as far as max_active allows.';
 comment on column penstock.queues.priority_shares is
     'Percent of max_active for the priorities 0 to 3; {0,0,0,0}: they share all permits, the most urgent first.';
 comment on column penstock.queues.tenant_max_active is
-    'At most so many messages of one tenant are ready or active; null: no limit.';
-comment on column penstock.queues.notify is
-    'Whether a publish wakes waiting consumers by NOTIFY.';
+    'Maximum number of ready and active messages of one tenant; null: no limit.';
+comment on column penstock.queues.notify is 'Whether a publish wakes waiting consumers by NOTIFY.';
 comment on column penstock.queues.quotas is
-    'Not a setting: what max_active, min_active and priority_shares come to, the permits of each priority; one number where all share them.';
+    'Not a setting: the permits of each priority, computed from max_active, min_active and priority_shares; one '
+    'number if all share them.';
 comment on column penstock.queues.publishers is
-    'Roles that may publish to the queue, by name (grant_queue). null: it is open. So are consumers and viewers.';
-comment on column penstock.queues.consumers is
-    'Roles that may consume from the queue.';
-comment on column penstock.queues.viewers is
-    'Roles that may look into the queue, payloads included.';
+    'Roles that may publish to the queue, by name (grant_queue). null: the queue is open; then consumers and '
+    'viewers are null, too.';
+comment on column penstock.queues.consumers is 'Roles that may consume from the queue.';
+comment on column penstock.queues.viewers is 'Roles that may view the queue, including payloads.';
 comment on column penstock.queues.plain_tops is
-    'Not a setting: null until the first message of a tenant, then the last rank of each priority that was handed out before.';
+    'Not a setting: null until the first message of a tenant; then, per priority, the last rank assigned before '
+    'that message.';
 
--- One id for each published message, the same in every queue it fans out to. Ranks never exceed it.
+-- One id for each published message, the same in every queue of its topic. Ranks never exceed the last id.
 create sequence penstock.message_ids as bigint;
 
--- The floor of a queue: below ranks[priority + 1] no row of that priority exists in ready, or ever will.
--- A ledger: the newest tick counts, rows are appended and removed, never updated. A queue always has a row.
+-- Invariant: below ranks[priority + 1] no row of that priority exists in ready, or ever will. Rows are inserted and
+-- deleted, never updated; the row with the highest tick counts. A queue always has a row.
 create sequence penstock.floor_ticks as bigint;
 create table penstock.floors (
     queue_id int not null,
@@ -94,15 +91,19 @@ create table penstock.floors (
     sweep_all_cheap boolean,
     primary key (queue_id, tick)
 );
-comment on table penstock.floors is 'Where the living begin: per queue the ranks below which ready, the free permits, waiting and the checks are empty for good, and the time up to which leases and due times were looked through.';
+comment on table penstock.floors is
+    'Per queue: the ranks below which ready, the free permits, waiting and the checks are empty for good. '
+    'swept_to: the time up to which leases and due times were swept.';
 comment on column penstock.floors.sweep_all_after is
-    'When the next sweep is to look at all leases and due times, not only at those since swept_to: a transaction may have committed one late.';
+    'When the next full sweep is due. A full sweep also finds leases and due times before swept_to, which a '
+    'transaction may have committed late.';
 comment on column penstock.floors.sweep_all_cheap is
-    'Whether the last look at all of them read few blocks. Then consumers and statistics look at all of them, too.';
+    'Whether the last full sweep read few blocks. Then consumers and statistics also scan from the beginning.';
 comment on column penstock.floors.passed_over is
-    'Messages whose lease had run out, or that were due, while another session had them locked: the next sweep looks at them again.';
+    'Messages that were due, or whose lease had run out, while another session had them locked. The next sweep '
+    'tries them again.';
 
--- The columns that a message carries through its states. A large payload lies in payloads, under the message's id.
+-- The columns that a message carries through its states. A large payload is in payloads, under the id of the message.
 create table penstock.ready (
     queue_id int not null,
     priority smallint not null,
@@ -127,21 +128,22 @@ create table penstock.ready (
 create index ready_order on penstock.ready (queue_id, priority, rank, id);
 create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where ranked_by_tenant;
 create index ready_redelivered on penstock.ready (priority, tenant, queue_id, rank) where redelivered;
--- With the id, so that one message that is over is found by its key (dedup.sql).
+-- With the id, so that dedup.sql finds one expired message by its id.
 create index ready_expiry on penstock.ready (queue_id, expires_at, id) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
 comment on column penstock.ready.lifetime is
-    'The time to live of a message that was requeued; of others it is expires_at less published_at.';
+    'The time to live of a requeued message; for other messages it is expires_at minus published_at.';
 comment on column penstock.ready.ranked_by_tenant is
-    'Whether the rank was given by tenant. A queue without tenants has no such rows, and does not pay for the index.';
-
+    'Whether the fair-queueing rule assigned the rank. A queue without tenants has no such rows and no cost for the '
+    'index.';
 comment on column penstock.ready.redelivered is
-    'Whether it came back and stands beside a message that waits, not in front: the next that comes back goes beside a later one.';
+    'Whether the message was redelivered with the rank of a waiting message. The next redelivered message gets the '
+    'rank of a later one.';
 comment on column penstock.ready.holds_tenant_permit is
-    'Whether it holds one of the permits of its tenant (tenant_max_active).';
+    'Whether the message holds a tenant permit (tenant_max_active).';
 
--- sweep_queue_id is queue_id once more, for the index by time: so no look-up by key can take that index for its own,
--- whatever the statistics say.
+-- sweep_queue_id is a copy of queue_id for the index by time. So the planner cannot use that index for a look-up by
+-- key, whatever the statistics say.
 create table penstock.scheduled (
     queue_id int not null,
     sweep_queue_id int not null,
@@ -170,13 +172,16 @@ create index scheduled_parked on penstock.scheduled (queue_id, parked_as, parked
 create index scheduled_parked_tenant on penstock.scheduled (tenant, queue_id, parked_as, parked_alone, priority, parked_rank)
     where parked_as is not null;
 create index scheduled_expiry on penstock.scheduled (queue_id, expires_at) where expires_at is not null;
-comment on table penstock.scheduled is 'Messages that are due later: published with a delay, waiting for their next attempt, or parked.';
+comment on table penstock.scheduled is
+    'Messages that are due later: published with a delay, waiting for their next attempt, or parked.';
 comment on column penstock.scheduled.parked_as is
-    'The task of a parked message: the worker that claimed it could not run it. A worker that can takes it out; else it is ready again at due_at.';
+    'The task of a parked message, which the claiming worker could not run. A worker that can run it claims it; '
+    'otherwise it becomes ready at due_at.';
 comment on column penstock.scheduled.parked_rank is
-    'The place of a parked message in the line of its task: its id; in a queue with tenants a rank by which they share.';
+    'The position of a parked message among those of its task: its id, or a fair rank in a queue with tenants.';
 comment on column penstock.scheduled.parked_alone is
-    'Whether a delivery of the parked message was lost with its worker: it stands in a line of its own, since few such run side by side.';
+    'Whether a delivery of the parked message was lost with its worker. Such messages have their own line, because '
+    'only a few may run side by side.';
 
 create table penstock.active (
     queue_id int not null,
@@ -203,12 +208,13 @@ create table penstock.active (
     primary key (queue_id, id)
 );
 create index active_lease on penstock.active (sweep_queue_id, vt);
-comment on table penstock.active is 'Messages that a consumer holds a lease on until vt.';
-
+comment on table penstock.active is 'Messages that a consumer has leased until vt.';
 comment on column penstock.active.permit is
-    'The priority whose permit the message holds (max_active): its own, or another one after the quotas changed. 0, where all share them; null: none.';
+    'The priority whose permit the message holds (max_active): its own, or another one after the quotas changed; 0 '
+    'if all share them; null: none.';
 
--- In line behind the permits of their tenant; those that come back first. The rank is a fresh id, so that there is a floor.
+-- Messages that wait for a tenant permit, redelivered messages first. The rank is a new id, so that the table has a
+-- floor.
 create table penstock.waiting (
     queue_id int not null,
     sweep_queue_id int not null,
@@ -233,12 +239,15 @@ create table penstock.waiting (
 create index waiting_order on penstock.waiting (queue_id, tenant, priority, redelivered desc, rank);
 create index waiting_floor on penstock.waiting (sweep_queue_id, rank);
 create index waiting_expiry on penstock.waiting (queue_id, expires_at) where expires_at is not null;
-comment on table penstock.waiting is 'Messages whose tenant has as many ready and active as it may; and those of tenants that were published under a snapshot too old to rank them.';
+comment on table penstock.waiting is
+    'Messages over the cap of their tenant, and messages of tenants that were published under a snapshot too old to '
+    'rank them.';
 
--- A permit of a priority (max_active) or of a tenant (tenant_max_active), as long as no message holds it. A claim deletes rows, settling
--- inserts them: so free and held permits add up in every snapshot, and no session counts or waits. A debt is a row, too: a permit to be
--- destroyed when the next one is returned, because a cap was lowered. A row has either a priority or a tenant. No checks and no generated
--- column: PostgreSQL prepares these for each statement, and an ack of one message would take a tenth longer.
+-- A row is a permit of a priority (max_active) or a tenant permit (tenant_max_active) that no message holds. A claim
+-- deletes rows and a settlement inserts rows. So free and held permits add up in every snapshot, and no session counts
+-- or waits. A debt is a row, too: a permit to be destroyed at the next return, because a cap was lowered.
+-- A row has either a priority or a tenant. There are no checks and no generated column: PostgreSQL prepares these for
+-- each statement, and an ack of one message would take a tenth longer.
 create table penstock.permits (
     queue_id int not null,
     status "char" not null,
@@ -248,11 +257,13 @@ create table penstock.permits (
 );
 create index permits_order on penstock.permits (queue_id, status, priority, rank);
 create index permits_tenant on penstock.permits (tenant, queue_id, status, rank) where tenant is not null;
-comment on table penstock.permits is 'Permits of queues with caps that no message holds, in the order in which they were returned; and debts.';
+comment on table penstock.permits is
+    'Permits of queues with caps that no message holds, in the order of their return, and debts.';
 comment on column penstock.permits.status is
-    'f: free. d: a debt, repaid by the next permit of the priority or tenant that is returned. r: returned, but deferred: consume and maintain() make it free.';
+    'f: free. d: a debt, repaid by the next returned permit of the priority or tenant. r: returned but deferred; '
+    'consume and maintain() make it free.';
 comment on column penstock.permits.priority is
-    'The priority whose permit it is (0, where all share them); null: the permit of a tenant.';
+    'The priority of the permit (0 if all share them); null: a tenant permit.';
 
 create table penstock.tenants (
     queue_id int not null,
@@ -260,9 +271,11 @@ create table penstock.tenants (
     permits int not null,
     primary key (queue_id, tenant)
 );
-comment on table penstock.tenants is 'Tenants of queues with tenant_max_active, with the number of permits that each has, free or held. Written by consume and maintain() when a tenant comes, and when the cap was changed.';
+comment on table penstock.tenants is
+    'Tenants of queues with tenant_max_active, with their number of permits, free or held. Written by consume and '
+    'maintain() for a new tenant and after a change of the cap.';
 
--- A line is what one tenant has in one queue. line_checks.sql has the rule.
+-- A line is the waiting messages of one tenant in one queue. line_checks.sql has the rule.
 create table penstock.line_checks (
     queue_id int not null,
     seen_full boolean not null,
@@ -272,11 +285,14 @@ create table penstock.line_checks (
     tenant text collate "C" not null
 );
 create index line_checks_order on penstock.line_checks (queue_id, seen_full, rank);
-comment on table penstock.line_checks is 'Lines in which a message may wait although its tenant has a free permit: consume and maintain() look at them.';
+comment on table penstock.line_checks is
+    'Lines in which a message may wait although its tenant has a free permit. consume and maintain() check these '
+    'lines.';
 comment on column penstock.line_checks.seen_full is
-    'Whether the line was full when the check was left: then only a consume that finds too little looks at it, and maintain().';
+    'Whether the line was full at the last check. Then only maintain(), or a consume that finds too few messages, '
+    'checks the line.';
 comment on column penstock.line_checks.priority is
-    'The most urgent of the messages that came to wait: a consume looks at those lines first.';
+    'The most urgent priority among the messages that came to wait. A consume checks the most urgent lines first.';
 
 create table penstock.dead (
     queue_id int not null,
@@ -303,7 +319,7 @@ create table penstock.dead (
 create index dead_moved on penstock.dead (sweep_queue_id, moved_at);
 comment on table penstock.dead is 'Dead letters, with the reason, the last error and the error history.';
 
--- Days are attached ahead by maintain(); what falls outside of them lands in the default partition.
+-- maintain() attaches the partitions of the coming days. Other rows go to the default partition.
 create table penstock.done (
     queue_id int not null,
     id bigint not null,
@@ -321,19 +337,19 @@ create table penstock.done (
     result jsonb
 ) partition by range (completed_at);
 create index done_key on penstock.done (queue_id, id);
--- Rows come in the order of this: what was completed lately is found in a few pages, at hardly any cost to an ack.
+-- Rows are inserted in this order: BRIN finds recent rows in a few pages and adds almost no cost to an ack.
 create index done_completed on penstock.done using brin (completed_at) with (pages_per_range = 32, autosummarize = on);
 create table penstock.done_default partition of penstock.done default;
 comment on table penstock.done is 'Completed messages, by day, kept for retain_completed_seconds.';
 
--- A large payload is stored once for all queues; each of them has a reference until it is done with it.
+-- A large payload is stored once for all queues. Each queue has a reference until its message is finished.
 create table penstock.payloads (
     id bigint primary key,
     payload jsonb,
     body bytea
 );
 alter table penstock.payloads alter column body set storage external;
-comment on table penstock.payloads is 'Payloads too large to travel with the message.';
+comment on table penstock.payloads is 'Payloads too large to be stored with the message.';
 
 create table penstock.payload_references (
     payload_id bigint not null,
@@ -342,7 +358,8 @@ create table penstock.payload_references (
 );
 comment on table penstock.payload_references is 'Which queues still need a large payload.';
 
--- Two queues that let go of a payload at once each see the other's reference: the rest is left to maintain().
+-- Two sessions that delete the last two references at once each see the other reference. So maintain() deletes the
+-- payload.
 create table penstock.payload_orphans (
     payload_id bigint not null
 );
@@ -355,19 +372,19 @@ create table penstock.dedup (
     expires_at timestamptz,
     primary key (queue_id, key)
 );
-comment on table penstock.dedup is 'Keys of unfinished messages: a second one with the key is refused.';
+comment on table penstock.dedup is 'Keys of unfinished messages. A second message with the same key is refused.';
 comment on column penstock.dedup.expires_at is
-    'When the time to live of the message is over: then the key does not refuse another one any more.';
+    'When the time to live of the message ends. From then on the key refuses no message.';
 
--- When the chores of maintain() that need not run every time were last done.
 create table penstock.upkeep (
     done_at timestamptz not null,
     after_queue int not null default 0
 );
 insert into penstock.upkeep values ('-infinity');
-comment on table penstock.upkeep is 'One row: when retention and partitions were last looked after, and for which queues since.';
+comment on table penstock.upkeep is
+    'One row: when maintain() last did retention and partitions, and up to which queue it has come since.';
 
--- Hot tables turn over completely: vacuum them by number of rows, not by share of the table.
+-- All rows of a hot table are replaced often: vacuum after a small share of dead rows, without a pause.
 alter table penstock.ready set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.active set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.scheduled set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
@@ -375,8 +392,9 @@ alter table penstock.waiting set (autovacuum_vacuum_scale_factor = 0.02, autovac
 alter table penstock.permits set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 alter table penstock.line_checks set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);
 
--- A table that was never analyzed is taken for ten pages; these are to be taken as they are.
-analyze penstock.ready, penstock.scheduled, penstock.active, penstock.waiting, penstock.permits, penstock.line_checks, penstock.dead, penstock.done, penstock.floors;
+-- The planner assumes ten pages for a table that was never analyzed. These tables must count as empty.
+analyze penstock.ready, penstock.scheduled, penstock.active, penstock.waiting, penstock.permits, penstock.line_checks,
+    penstock.dead, penstock.done, penstock.floors;
 
 create type penstock.message as (
     message_id bigint,

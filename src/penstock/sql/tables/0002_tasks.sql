@@ -1,4 +1,4 @@
--- Tasks: groups with a callback, schedules, and who works.
+-- Tasks: groups with a callback, schedules, and workers.
 
 create table penstock.groups (
     id bigint generated always as identity primary key,
@@ -12,10 +12,12 @@ create table penstock.groups (
     ttl_seconds int,
     with_results boolean not null
 );
-comment on table penstock.groups is 'Groups of messages, each with the message that is sent when all of it are done. Written and deleted, never updated.';
+comment on table penstock.groups is
+    'Groups of messages, each with the callback that is sent when all members are done. Inserted and deleted, never '
+    'updated.';
 
--- A row for each member that is done, not a count: members that are done at once wait for nobody. No foreign key, which
--- would have all of them lock the row of their group.
+-- One row for each completed member instead of a counter, so that concurrent acks do not wait for each other. No
+-- foreign key, because it would lock the row of the group for each member.
 create table penstock.group_results (
     group_id bigint not null,
     position int not null,
@@ -24,7 +26,8 @@ create table penstock.group_results (
     done_at timestamptz not null default clock_timestamp(),
     primary key (group_id, position)
 );
-comment on table penstock.group_results is 'Members of groups that are done, by their position from 0 on, with their results.';
+comment on table penstock.group_results is
+    'Completed members of groups, by their position from 0 on, with their results.';
 
 create table penstock.schedules (
     name text primary key,
@@ -42,9 +45,10 @@ create table penstock.schedules (
     resumed_at timestamptz,
     created_at timestamptz not null
 );
-comment on table penstock.schedules is 'What is sent again and again, and when next. Whoever moves next_at sends.';
+comment on table penstock.schedules is
+    'Messages that are sent repeatedly, with their next time. The session that moves next_at sends.';
 comment on column penstock.schedules.resumed_at is
-    'When it was resumed last, unless with a time to go on at: nothing is sent for times up to then.';
+    'When the schedule was last resumed without next_at. Ticks up to this time are not sent.';
 
 create table penstock.workers (
     token text collate "C" primary key,
@@ -60,7 +64,7 @@ create table penstock.workers (
     held int not null,
     running jsonb not null
 );
-comment on table penstock.workers is 'Processes that run tasks, by the token of their leases, as they last told.';
+comment on table penstock.workers is 'Processes that run tasks, by the token of their leases, with their last report.';
 
 create type penstock.group_progress as (
     id bigint,

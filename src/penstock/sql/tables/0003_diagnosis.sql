@@ -1,4 +1,4 @@
--- Diagnosis: the rows that tell how the server, the engine and each queue are.
+-- Diagnosis: the types of the rows that diagnose_...() functions return.
 
 create type penstock.server_diagnosis as (
     now timestamptz,
