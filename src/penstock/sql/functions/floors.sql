@@ -270,8 +270,8 @@ comment on function penstock._raise_floor is
     'floors of waiting, permits and checks.';
 
 -- The same for waiting, the free permits of priorities and tenants, and the checks. Free permits of idle tenants
--- would hold their floor down forever. Far behind, such permits get new ranks, or are dropped with a tenant whose
--- permits are all free.
+-- would hold their floor down forever. Permits far behind get new ranks. If all permits of a tenant are free, the
+-- tenant and its permits are removed.
 create or replace function penstock._raise_waiting(newest penstock.floors, top bigint) returns bigint[]
 language plpgsql
 as $$

@@ -154,8 +154,8 @@ as $$
     with named as materialized (
         select m.n::int as n, m.lost_deliveries > 0 as is_lost, t.name, t.most, t.lane
         from unnest(claimed) with ordinality
-            m(message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt, published_at, priority,
-              tenant, attempts_limit, lost_deliveries, queue_capped, n)
+            m(message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt, published_at,
+              priority, tenant, attempts_limit, lost_deliveries, queue_capped, n)
         left join lateral (
             select t.name, t.most, t.lane from unnest(task_names, task_limits, task_lanes) t(name, most, lane)
             where t.name = penstock._task_of(m.headers) limit 1
