@@ -117,7 +117,7 @@ def _sent(queue: penstock.Client) -> int:
     return sum(each.pending_count for each in queue.get_queue_statistics())
 
 
-def test_one_that_is_killed_leaves_nobody_at_work_and_queues_that_end(
+def test_a_killed_run_leaves_no_process_and_queues_that_end(
     command: Command, queue: penstock.Client, database18: str
 ) -> None:
     process = command.start(*LONG, "--only", "send-concurrent")

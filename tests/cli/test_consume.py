@@ -158,7 +158,7 @@ def test_messages_move_to_another_queue(command: Command, orders: penstock.Clien
     assert counts(orders) == (1, 0, 9)
 
 
-def test_what_nobody_reads_is_not_acked(command: Command, orders: penstock.Client) -> None:
+def test_messages_that_were_not_read_are_not_acked(command: Command, orders: penstock.Client) -> None:
     orders.send_many("orders", range(50))
     first = shell(command, "P consume orders --ack -n 0 | head -1")
     assert (first.out, first.err) == ("0\n", "")
@@ -201,7 +201,7 @@ def test_what_was_written_is_acked_when_it_is_read(orders: penstock.Client) -> N
     os.close(writing)
 
 
-def test_whoever_writes_and_whoever_acks_ask_for_the_reader_at_once() -> None:
+def test_the_writer_and_the_acker_ask_for_the_reader_at_once() -> None:
     reading, writing = os.pipe()
     stdout = Stdout(writing, Interrupts())
 
@@ -284,7 +284,7 @@ def test_a_signal_before_it_consumes_is_not_forgotten(
         assert process.wait(PATIENCE) == 130
 
 
-def test_what_was_read_by_one_who_left_is_read() -> None:
+def test_what_a_reader_read_before_it_left_counts_as_read() -> None:
     reading, writing = os.pipe()
 
     class Looked(Stdout):
@@ -335,7 +335,7 @@ def test_a_lease_is_kept_until_a_late_reader_has_read(command: Command, orders: 
     assert counts(orders) == (0, 0, 2)
 
 
-def test_a_lease_is_kept_while_nobody_reads(command: Command, orders: penstock.Client) -> None:
+def test_a_lease_is_kept_while_the_output_is_not_read(command: Command, orders: penstock.Client) -> None:
     orders.send_many("orders", ["x" * 100_000, "y"])
     with started(command, "consume", "orders", "-n", "2", "--ack", "--visibility-timeout", "3s") as process:
         assert process.stdout is not None
@@ -423,7 +423,7 @@ def test_a_lease_is_kept_while_a_command_runs(
     assert counts(orders) == (0, 0, 1)
 
 
-def test_stderr_that_nobody_reads_stops_the_command_alone(
+def test_stderr_that_is_not_read_stops_the_command_alone(
     command: Command, orders: penstock.Client, tmp_path: Path
 ) -> None:
     orders.send_many("orders", range(3))

@@ -277,7 +277,7 @@ def one_line(answer: Any, code: int, *parts: str) -> None:
     assert line.startswith("Error: "), line
 
 
-def test_somebody_who_may_only_look(
+def test_a_role_that_may_only_read(
     inside: Inside, queue: penstock.Client, database18: str, sql18: psycopg.Connection[Any]
 ) -> None:
     queue.create_topic("t")

@@ -232,7 +232,7 @@ def test_wrong_usage_sends_nothing(
     assert payloads(orders) == []
 
 
-def test_where_there_is_no_queue_or_nobody_listens(command: Command, queue: penstock.Client) -> None:
+def test_where_there_is_no_queue_or_no_subscriber(command: Command, queue: penstock.Client) -> None:
     command("send", "nosuch", "1").failed(3, 'queue "nosuch" does not exist')
     command("publish", "nosuch", "1").failed(3, 'topic "nosuch" does not exist')
     command("publish", "nosuch", "--lines", stdin="1\n").failed(3, 'topic "nosuch" does not exist')

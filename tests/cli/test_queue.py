@@ -275,7 +275,7 @@ def test_the_question_is_seen_where_the_answer_is_piped_on(command: Command, que
     assert json.loads((command.folder / "answer.json").read_text()) == {"name": "q", "purged": 4}
 
 
-def test_who_gives_yes_is_not_asked(command: Command, queue: penstock.Client) -> None:
+def test_with_yes_the_command_does_not_ask(command: Command, queue: penstock.Client) -> None:
     fill(queue, "q")
     with command.terminal("queue", "purge", "q", "--yes") as terminal:
         assert terminal.wait() == 0

@@ -287,7 +287,7 @@ async def test_a_cancellation_from_outside_is_not_taken_for_a_lost_lease(
     assert isinstance(error, asyncio.CancelledError) or worker.outcomes == ["cancelled", "next"]
 
 
-async def test_without_auto_extend_nobody_is_cancelled(client: AsyncClient, engine18: Engine) -> None:
+async def test_without_auto_extend_no_caller_is_cancelled(client: AsyncClient, engine18: Engine) -> None:
     engine18.queue("q")
     await client.send("q", 1)
     worker = Worker(client.consume("q", visibility_timeout=1))

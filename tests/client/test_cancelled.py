@@ -25,7 +25,9 @@ def leased_until(client: Client, message: penstock.Message[Any]) -> Any:
     return found.leased_until
 
 
-async def test_whoever_finds_out_itself_that_it_is_lost_is_told_and_not_cancelled(database18: str) -> None:
+async def test_a_caller_that_finds_its_message_lost_gets_an_error_and_is_not_cancelled(
+    database18: str,
+) -> None:
     async with penstock.connect_async(database18) as client:
         await client.create_queue("q")
         await client.send_many("q", [1, 2])

@@ -24,7 +24,7 @@ def test_a_healthy_database(patient: Patient, queue: penstock.Client) -> None:
     assert len({finding.check for finding in found}) == 29
 
 
-def test_messages_that_nobody_takes(patient: Patient, queue: penstock.Client) -> None:
+def test_messages_that_no_consumer_claims(patient: Patient, queue: penstock.Client) -> None:
     queue.create_queue("it's late")
     queue.send_many("it's late", range(1200))
     assert patient.one("consumers").status == "ok"

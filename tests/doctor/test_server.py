@@ -95,7 +95,7 @@ def test_a_viewer_is_told_what_it_may_not_see(
         assert "secret" in patient.one("held-vacuum", patience=0, user=role).found
 
 
-def test_who_may_see_nothing_is_told_so(patient: Patient, sql: Sql, role: str) -> None:
+def test_a_role_that_may_see_nothing_gets_a_message(patient: Patient, sql: Sql, role: str) -> None:
     found = patient.wrong(user=role)
     assert {finding.status for finding in found if finding.check != "roles"} == {"unknown"}
     assert patient.one("roles", user=role).status == "warning"

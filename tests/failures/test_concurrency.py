@@ -65,7 +65,7 @@ def test_sixteen_threads_on_four_connections(
     assert busy(sql18) == 0
 
 
-def test_who_waits_too_long_for_a_connection_is_told(
+def test_waiting_too_long_for_a_connection_raises(
     make_client: MakeClient, tcp_dsn: str, queue: str, sql18: Sql
 ) -> None:
     """Patience with a server that is away is another thing."""
@@ -82,7 +82,7 @@ def test_who_waits_too_long_for_a_connection_is_told(
     assert count_in(sql18) == 1
 
 
-def test_who_waits_gets_a_connection_as_soon_as_there_is_one(
+def test_a_waiting_caller_gets_a_connection_as_soon_as_there_is_one(
     make_client: MakeClient, tcp_dsn: str, queue: str
 ) -> None:
     client = make_client(tcp_dsn, max_connections=1)

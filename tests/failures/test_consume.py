@@ -39,7 +39,7 @@ def send(sql: Sql, *payloads: int) -> None:
         sql.execute("select penstock.send_message('q', %s)", (str(payload),))
 
 
-def test_who_waits_for_ever_survives_an_outage(
+def test_a_consumer_that_waits_for_ever_survives_an_outage(
     client: Client, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
     with streams(client, queue) as (stream,):
@@ -108,7 +108,7 @@ def test_a_terminated_backend_is_not_noticed(
 
 
 @pytest.mark.parametrize("wait", [0, 1])
-def test_who_waits_for_a_while_is_told_at_its_end(
+def test_a_consumer_that_waits_for_a_while_gets_an_error_at_its_end(
     client: Client, queue: str, proxy: Proxy, log: pytest.LogCaptureFixture, wait: float
 ) -> None:
     client.open()
@@ -121,7 +121,7 @@ def test_who_waits_for_a_while_is_told_at_its_end(
     assert told(log, "waiting for the database") == (1 if wait else 0)
 
 
-def test_who_waits_for_a_while_goes_on_when_the_server_is_back(
+def test_a_consumer_that_waits_for_a_while_goes_on_when_the_server_is_back(
     client: Client, queue: str, proxy: Proxy, sql18: Sql
 ) -> None:
     client.open()

@@ -153,7 +153,7 @@ def test_it_comes_back_after_a_cut(
     assert told(log, "listening for messages again") == 2
 
 
-def test_what_was_sent_while_nobody_listened_is_not_waited_for(
+def test_messages_sent_while_the_listener_was_away_are_not_waited_for(
     *,
     client: Client,
     queue: str,
@@ -270,7 +270,7 @@ def test_it_comes_back_after_the_server_did(
     assert told(log, "waiting for the database") <= 1
 
 
-def test_a_server_where_nobody_can_listen_is_told_of_once(
+def test_a_server_without_listen_is_reported_once(
     client: Client, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
     """As on a standby: connections are made, but LISTEN fails."""

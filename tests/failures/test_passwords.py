@@ -118,7 +118,7 @@ def test_a_wrong_password(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nobody_there(make_client: MakeClient, caplog: pytest.LogCaptureFixture, form: str) -> None:
+def test_no_server_there(make_client: MakeClient, caplog: pytest.LogCaptureFixture, form: str) -> None:
     error, text = fail(make_client, caplog, forms("somebody", ODD, NOBODY_LISTENS, "db")[form])
     assert isinstance(error, DatabaseUnavailable)
     assert "refused" in str(error)

@@ -203,7 +203,7 @@ def test_a_batch_where_one_has_no_dedup_key_is_not_tried_again(
     assert payloads() == ["unique", "second"]
 
 
-def test_who_gives_up_trying_again_says_that_it_may_be_published(
+def test_the_error_after_the_last_retry_says_that_it_may_be_published(
     make_client: MakeClient, proxied: str, queue: str, proxy: Proxy, payloads: Payloads
 ) -> None:
     """The first attempt did it, and after that there was no connection any more."""

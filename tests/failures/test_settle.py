@@ -102,7 +102,7 @@ def test_an_ack_whose_answer_never_comes_says_that_it_may_be_done(
     assert states(sql18, queue) == ["done"]
 
 
-def test_an_ack_while_nobody_listens_is_not_sent(
+def test_an_ack_to_an_unreachable_server_is_not_sent(
     client: Client, queue: str, proxy: Proxy, sql18: Sql
 ) -> None:
     message = claim(client, queue)

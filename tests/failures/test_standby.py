@@ -92,7 +92,7 @@ def end_wait(sql: Sql, how: str) -> None:
     sql.execute(f"select pg_{how}_backend(pid) from ({WAITING}) w".encode())
 
 
-def test_who_publishes_waits_for_the_standby(client: Client, sql: Sql) -> None:
+def test_the_publisher_waits_for_the_standby(client: Client, sql: Sql) -> None:
     attempt = Attempt(lambda: client.send("q", 1))
     eventually(lambda: sql.execute(WAITING.encode()).rowcount, "it waits")
     assert attempt.is_alive()
@@ -174,7 +174,9 @@ def test_an_ack_that_was_not_replicated(client: Client, sql: Sql) -> None:
     assert sql.execute("select processing_count from penstock.get_queue_statistics('q')").fetchone() == (0,)
 
 
-def test_who_wants_no_warnings_is_told_nevertheless(make_client: MakeClient, ghost: Server, sql: Sql) -> None:
+def test_a_client_without_warnings_is_warned_nevertheless(
+    make_client: MakeClient, ghost: Server, sql: Sql
+) -> None:
     client = make_client(f"{ghost.tcp_dsn()}?options=-c%20client_min_messages%3Derror", maintain=False)
     client.open()
     attempt = Attempt(lambda: client.send("q", 1))

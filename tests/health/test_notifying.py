@@ -135,7 +135,7 @@ def test_children_do_not_inherit_it(manager: Systemd, monkeypatch: pytest.Monkey
     assert seen.stdout == "[]\n"
 
 
-def test_a_socket_that_is_gone_or_comes_back_fails_nobody(
+def test_a_socket_that_is_removed_or_comes_back_fails_no_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "notify"

@@ -39,7 +39,7 @@ def _owners(connection: psycopg.Connection[Any]) -> set[str]:
     return {row[0] for row in rows}
 
 
-def test_an_owner_who_may_create_roles(bare: Cluster, open_connection: Open) -> None:
+def test_an_owner_that_may_create_roles(bare: Cluster, open_connection: Open) -> None:
     owner = bare.make_login("createrole")
     connection = open_connection(bare.make_database(owner), owner)
     schema.install(connection)
@@ -54,7 +54,7 @@ def test_an_owner_who_may_create_roles(bare: Cluster, open_connection: Open) -> 
     assert bare.roles() == []
 
 
-def test_an_owner_who_may_not(bare: Cluster, open_connection: Open) -> None:
+def test_an_owner_that_may_not_create_roles(bare: Cluster, open_connection: Open) -> None:
     owner = bare.make_login("nocreaterole")
     dsn = bare.make_database(owner)
     connection, superuser = open_connection(dsn, owner), open_connection(dsn)
@@ -115,7 +115,7 @@ def test_an_owner_that_cannot_log_in(bare: Cluster, open_connection: Open) -> No
     assert (caught.value.diag.message_hint or "").endswith(f"with the option -c role={owner}.")
 
 
-def test_a_schema_that_a_superuser_made_for_somebody(bare: Cluster, open_connection: Open) -> None:
+def test_a_schema_that_a_superuser_made_for_another_role(bare: Cluster, open_connection: Open) -> None:
     owner = bare.make_login()
     dsn = bare.make_database()
     open_connection(dsn).execute(f"create schema penstock authorization {owner}")
@@ -125,7 +125,7 @@ def test_a_schema_that_a_superuser_made_for_somebody(bare: Cluster, open_connect
     assert _owners(connection) == {owner}
 
 
-def test_somebody_without_rights_is_refused(bare: Cluster, open_connection: Open) -> None:
+def test_a_role_without_rights_is_refused(bare: Cluster, open_connection: Open) -> None:
     stranger = bare.make_login()
     dsn = bare.make_database()
     connection, superuser = open_connection(dsn, stranger), open_connection(dsn)

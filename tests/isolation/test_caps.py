@@ -416,7 +416,7 @@ def test_floor_x_open_claim(spec18: Spec) -> None:
 )
 @pytest.mark.parametrize("last_token", [WORKER, "v"], ids=["one token", "several tokens"])
 @pytest.mark.parametrize("takes_all", ["purge_queue", "delete_queue"])
-def test_ack_x_who_takes_all(spec: Spec, takes_all: str, last_token: str, caps: dict[str, Any]) -> None:
+def test_ack_x_call_that_takes_all(spec: Spec, takes_all: str, last_token: str, caps: dict[str, Any]) -> None:
     """Whoever settles has the queue's lock before it locks a message: nobody waits in a circle."""
     holder, a, b = spec.sessions(3)
     for session in (a, b):

@@ -138,7 +138,7 @@ NEVER_HELD_ALONE = {
 
 @with_and_without_caps
 @pytest.mark.parametrize("patient", ["consume", "consume, late", "pulse", "purge_dlq", "maintain, late"])
-def test_some_calls_wait_for_nobody(spec18: Spec, patient: str, caps: dict[str, int]) -> None:
+def test_some_calls_do_not_wait(spec18: Spec, patient: str, caps: dict[str, int]) -> None:
     """Whatever others are in the middle of: what is locked is left for the next time."""
     stock = stocked(spec18, caps)
     holder, a = spec18.session(), spec18.session()

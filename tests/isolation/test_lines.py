@@ -359,7 +359,7 @@ def test_a_message_is_not_taken_along_into_a_transaction_that_stays_open(spec18:
     b.rollback()
 
 
-def test_a_first_cap_waits_for_open_claims_and_holds_up_nobody(spec18: Spec) -> None:
+def test_a_first_cap_waits_for_open_claims_and_holds_up_no_session(spec18: Spec) -> None:
     a, b, c = spec18.sessions(3)
     a.value("create_queue", "q", max_delivery_attempts=0)
     a.send("q", 5, tenant="acme")

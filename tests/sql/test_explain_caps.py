@@ -61,7 +61,7 @@ def test_a_share_that_min_active_changed(engine: Engine) -> None:
     )
 
 
-def test_a_permit_that_came_back_holds_nobody(engine: Engine) -> None:
+def test_a_permit_that_came_back_holds_no_message(engine: Engine) -> None:
     claimed = full(engine)
     message_id = engine.send("q")
     assert "held back" in engine.explain("q", message_id)

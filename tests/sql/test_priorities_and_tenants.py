@@ -103,7 +103,7 @@ def test_a_newcomer_does_not_wait_for_a_backlog_half_done(q: Engine, raised: boo
     assert "hello" in [m.payload for m in q.take_many("q", 3)]
 
 
-def test_nobody_saves_up_turns_while_away(q: Engine) -> None:
+def test_no_tenant_saves_up_turns_while_away(q: Engine) -> None:
     q.send_many("q", list(range(100)), tenant="steady")
     taken(q, 50, 50)
     q.value("raise_floor", "q")

@@ -116,9 +116,7 @@ def test_ack_is_part_of_the_callers_transaction(
     assert engine.ack(held)
 
 
-def test_a_late_ack_counts_as_long_as_nobody_took_the_message_back(
-    engine: Engine, held: Row, clock: Clock
-) -> None:
+def test_a_late_ack_counts_until_the_lease_is_taken_back(engine: Engine, held: Row, clock: Clock) -> None:
     clock.advance(3600)
     assert engine.ack(held)
     assert engine.nothing_to_take("q")

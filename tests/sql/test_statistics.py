@@ -228,7 +228,7 @@ def test_a_breakdown_of_all_queues(engine: Engine) -> None:
     assert [(row.queue_name, row.priority) for row in rows] == [(q, p) for q in "ab" for p in range(4)]
 
 
-def test_who_has_a_little_everywhere_may_have_the_most(engine: Engine) -> None:
+def test_a_tenant_with_a_little_everywhere_may_have_the_most(engine: Engine) -> None:
     engine.queue("q")
     for priority in range(4):
         tenants = [f"tenant {priority} {n}" for n in range(100)] * 2

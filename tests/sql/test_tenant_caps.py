@@ -253,7 +253,7 @@ def test_a_tenant_permit_is_handed_on_at_once(
 
 
 @pytest.mark.parametrize("settle", HANDING_ON)
-def test_a_tenant_permit_is_not_handed_on_by_who_rolls_back(
+def test_a_tenant_permit_is_not_handed_on_by_a_rollback(
     engine: Engine, connect: Connect, settle: Settle
 ) -> None:
     engine.queue("q", tenant_max_active=1)
@@ -310,7 +310,7 @@ def test_a_stale_token_hands_nothing_on(engine: Engine, clock: Clock, settle: Se
     assert standing(engine) == {"active": [1], "waiting": [2]}
 
 
-def test_what_nobody_waits_for_is_free(engine: Engine) -> None:
+def test_a_tenant_permit_is_free_where_no_message_waits(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=3)
     acme(engine, 1)
     let_in(engine)

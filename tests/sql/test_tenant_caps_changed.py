@@ -46,7 +46,7 @@ def test_a_cap_that_is_raised_lets_more_in(engine: Engine) -> None:
     assert Counter(m.tenant for m in taken) == {"a": 3, "b": 3}
 
 
-def test_a_cap_that_is_lowered_lets_nobody_in_until_enough_are_settled(engine: Engine) -> None:
+def test_a_lowered_cap_admits_no_message_until_enough_are_settled(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=4)
     acme(engine, *range(10))
     held = take_all(engine)
@@ -267,7 +267,7 @@ def test_cancel_from_every_isolation_level(engine: Engine, connect: Connect, lev
 # upkeep
 
 
-def test_maintain_has_nothing_to_do_where_everybody_who_waits_must(engine: Engine) -> None:
+def test_maintain_has_nothing_to_do_where_every_message_must_wait(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     engine.send_many("q", list(range(10)), tenants=["a", "b"] * 5)
     let_in(engine)

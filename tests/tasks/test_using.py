@@ -253,7 +253,7 @@ def test_what_is_no_connection(unconnected: App, wrong: object) -> None:
         asyncio.run(awaited())
 
 
-async def test_an_awaited_connection_where_nobody_awaits(unconnected: App, shared_dsn: str) -> None:
+async def test_an_awaited_connection_in_blocking_code(unconnected: App, shared_dsn: str) -> None:
     task = unconnected.task(number)
     async with await psycopg.AsyncConnection.connect(shared_dsn) as connection:
         with pytest.raises(UnsupportedConnection) as caught:

@@ -180,7 +180,7 @@ def test_a_server_by_configuration_and_tables_of_its_own(project: pytest.Pyteste
     result.stdout.no_fnmatch_line("*__tracebackhide__*")
 
 
-def test_who_does_not_use_it_does_not_pay_for_it() -> None:
+def test_an_unused_plugin_costs_nothing() -> None:
     answer = subprocess.run([sys.executable, "-c", NEW_MODULES], capture_output=True, text=True, check=True)
     loaded = set(answer.stdout.split())
     assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == {

@@ -67,7 +67,7 @@ def test_each_is_a_copy_of_the_template_for_itself(server18: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_template_that_somebody_is_connected_to(server18: Server) -> None:
+def test_a_template_with_a_connected_session(server18: Server) -> None:
     with server(server18.dsn()) as made:
         with (
             psycopg.connect(made.template()),
@@ -109,7 +109,7 @@ def test_a_dsn_in_any_form(server18: Server, monkeypatch: pytest.MonkeyPatch) ->
         pytest.fail("there is a server")
 
 
-def test_who_may_create_databases_needs_no_other_right(server18: Server) -> None:
+def test_a_role_that_may_create_databases_needs_no_other_right(server18: Server) -> None:
     with connected(server18.dsn()) as connection:
         connection.execute("create role tester login createdb")
         try:

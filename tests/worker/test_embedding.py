@@ -57,7 +57,7 @@ async def test_a_start_that_fails_is_raised(empty: str) -> None:
     assert own_tasks() == set()
 
 
-async def test_who_waits_for_the_start_of_a_run_that_failed_gets_its_error(empty: str) -> None:
+async def test_waiting_for_the_start_of_a_run_that_failed_raises_its_error(empty: str) -> None:
     """As programs did before there was a block: it waited for ever."""
     app, _ = make_app(empty)
     worker = Worker(app)
@@ -73,7 +73,7 @@ async def test_who_waits_for_the_start_of_a_run_that_failed_gets_its_error(empty
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-async def test_who_waits_for_the_start_of_a_worker_that_was_stopped_is_told(how: str) -> None:
+async def test_waiting_for_the_start_of_a_worker_that_was_stopped_raises(how: str) -> None:
     app, _ = make_app("postgresql://nobody@127.0.0.1:1/none")
     worker = Worker(app)
     running = asyncio.create_task(worker.run())
