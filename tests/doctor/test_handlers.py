@@ -13,7 +13,7 @@ from penstock.testing.clock import Clock
 
 from .examining import Patient
 
-WORKER, CONSUMER = "w", "somebody"
+WORKER, CONSUMER = "w", "consumer"
 
 
 def register(
@@ -133,7 +133,7 @@ def test_messages_that_a_worker_holds_and_does_not_run(
     queue.send_many("billing", range(5))
     messages = queue.consume_batch("billing", batch_size=5, token=f"{WORKER}-2", visibility_timeout=86400)
     queue.send("billing", 1)
-    # Of a consumer that is no worker: it tells nobody what it does.
+    # Of a consumer that is no worker: it does not report what it does.
     queue.consume_batch("billing", token=CONSUMER, visibility_timeout=86400)
     with Clock(database) as clock:
         register(queue)

@@ -85,7 +85,7 @@ def test_what_is_left_lying(patient: Patient, queue: penstock.Client, database: 
         assert "1 message that was delayed" in delayed.found
         assert re.search(r"6 min [45]\d s ago", delayed.found)
         assert lease.command == "penstock maintain"
-        # Nobody maintains, either; an hour later that is a problem.
+        # No session maintains, either; an hour later that is a problem.
         assert [(found.check, found.status) for found in patient.wrong("maintenance")] == [
             ("maintenance", "warning")
         ]

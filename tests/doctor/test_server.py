@@ -86,7 +86,7 @@ def test_a_viewer_is_told_what_it_may_not_see(
         assert {finding.check for finding in found if finding.status != "ok"} == {"privileges"}
         assert shown["privileges"].status == "unknown"
         assert shown["privileges"].command == f'grant pg_read_all_stats to "{role}";'
-        # Who it is can be known, but neither since when nor what it does.
+        # The role may see the session's pid and user, but neither its age nor its statement.
         assert f"pid {pid} (of postgres)" in shown["held-vacuum"].found
         assert "secret" not in repr(patient.facts(user=role))
         assert patient.one("consumers", patience=0, user=role).subject == "queue billing"

@@ -1,4 +1,4 @@
-"""Who holds back vacuum, keeps a floor down, or has locked a table: named by pid, with what to do."""
+"""Sessions that hold back vacuum, keep a floor down or lock a table: named by pid, with what to do."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_claims_that_walk_over_the_dead(patient: Patient, sql: Sql, connect: Con
         assert (claims.status, claims.subject) == ("warning", "queue busy")
         assert (floor.status, floor.subject) == ("problem", "queue busy")
         assert f"pid {pid}" in floor.found
-    # The publisher is gone: nobody keeps it down, but nobody has raised it.
+    # The publisher has ended: no session keeps the floor down, but none has raised it.
     with transaction(connect(), "select 1", isolation="repeatable read"):
         (found,) = [finding for finding in patient.wrong("floors") if finding.subject == "queue busy"]
         assert found.status == "warning"

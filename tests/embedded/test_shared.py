@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def directory(made: Path) -> Iterator[Path]:
-    """That directory, with nobody in it before and after."""
+    """That directory, without users before and after."""
     eventually(lambda: not processes_in(made), "the server before has stopped")
     yield made
     eventually(lambda: not processes_in(made), "the server has stopped")
@@ -199,7 +199,7 @@ def test_a_start_that_was_killed_half_way_is_made_good(tmp_path: Path) -> None:
         starter.kill()
     with owner("shared", directory) as starter:
         eventually(lambda: list(directory.glob("data.new-*/base")), "initdb is at work again")
-        starter.kill()  # its supervisor goes on, sees that nobody is there, and gives up
+        starter.kill()  # its supervisor goes on, finds no user, and gives up
         with shared(directory=directory) as server:
             assert answer(server.dsn()) == 1
             elsewhere = (directory / "socket").readlink()
@@ -216,7 +216,7 @@ def test_a_directory_that_holds_something_else(tmp_path: Path) -> None:
     assert (tmp_path / "data").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of somebody else's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
 def test_a_directory_of_another_user(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
     with pytest.raises(EmbeddedError, match="belongs to user 12345"), shared(directory=tmp_path):

@@ -1,4 +1,4 @@
-"""Who the server runs as: an ordinary user, root, and root where user namespaces are not permitted."""
+"""The server's user: an ordinary user, root, and root where user namespaces are not permitted."""
 
 import os
 import pwd

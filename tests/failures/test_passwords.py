@@ -22,7 +22,7 @@ from tests.failures.proxy import Proxy
 # No word of any message, and no part of a file's name.
 SECRET = "xyzzy4711"  # noqa: S105 - nobody's
 ODD = "xyzzy4711@ /:%?#&='\\\"+ä xyzzy4711"
-NOBODY_LISTENS = 1
+NO_SERVER_PORT = 1
 
 
 def chain(exc: BaseException | None) -> Iterator[BaseException]:
@@ -119,16 +119,16 @@ def test_a_wrong_password(
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_server_there(make_client: MakeClient, caplog: pytest.LogCaptureFixture, form: str) -> None:
-    error, text = fail(make_client, caplog, forms("somebody", ODD, NOBODY_LISTENS, "db")[form])
+    error, text = fail(make_client, caplog, forms("some_user", ODD, NO_SERVER_PORT, "db")[form])
     assert isinstance(error, DatabaseUnavailable)
     assert "refused" in str(error)
-    assert "somebody" in text
+    assert "some_user" in text
     assert "127.0.0.1" in str(error)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_unknown_host(make_client: MakeClient, caplog: pytest.LogCaptureFixture, form: str) -> None:
-    error, _ = fail(make_client, caplog, forms("somebody", ODD, 5432, "db", host="nowhere.invalid")[form])
+    error, _ = fail(make_client, caplog, forms("some_user", ODD, 5432, "db", host="nowhere.invalid")[form])
     assert isinstance(error, DatabaseUnavailable)
     assert "nowhere.invalid" in str(error)
 
@@ -161,7 +161,7 @@ def test_a_server_that_says_nothing(
 ) -> None:
     """The connection is made, and then nothing comes."""
     proxy.freeze()
-    dsn = f"{forms('somebody', ODD, proxy.port, 'db')['url']}?connect_timeout=2&sslmode=disable"
+    dsn = f"{forms('some_user', ODD, proxy.port, 'db')['url']}?connect_timeout=2&sslmode=disable"
     error, _ = fail(make_client, caplog, dsn)
     assert isinstance(error, DatabaseUnavailable)
     assert "timeout" in str(error)

@@ -21,7 +21,7 @@ ACTIVE = """
 select q.name, a.priority, count(*)
 from penstock.active a join penstock.queues q on q.id = a.queue_id group by q.name, a.priority
 """
-# Those who were at work at that moment have come to their end, and there are no more than two claims.
+# The sessions at work at that moment have ended, and there are no more than two claims.
 AT_MOST_TWO_SINCE = """
 select pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8 and (select count(*) <= 2 from penstock.active)
 """
@@ -167,7 +167,7 @@ def test_a_cap_that_is_altered_all_the_time(connect18: Connect) -> None:
         crowd.watch(at_most({}, {"q": 12}))
         crowd.start(alter, *[crowd.consume(["q"])] * 6)
         assert altered.wait(30)
-        # Who was in the middle of a claim has come to its end, and so has the work on what was claimed.
+        # The claims that were open have ended, and so has the work on the claimed messages.
         (now,) = owner.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone() or ("",)
         crowd.go_on(0, lambda: owner.execute(AT_MOST_TWO_SINCE, (now,)).fetchone() == (True,))
         for _ in range(20):
@@ -176,7 +176,7 @@ def test_a_cap_that_is_altered_all_the_time(connect18: Connect) -> None:
             crowd.over.wait(0.01)
         crowd.drain(owner)
     crowd.verdict()
-    # What was put aside, since somebody else was at the same debt, is taken by the next who looks.
+    # Permits that were deferred, because another session repaid the same debt, are taken by the next call.
     owner.execute("select penstock.maintain()")
     assert owner.execute(PERMITS).fetchall() == [(0, 2)]
 

@@ -62,7 +62,7 @@ def test_a_session_that_gave_up_leaves_the_group_to_the_next(spec: Spec, setup: 
 
 @pytest.mark.parametrize("first_commits_first", [True, False])
 def test_the_last_two_members_end_at_once(spec: Spec, setup: Session, first_commits_first: bool) -> None:
-    """Neither waits for the other, neither sees the other; whoever looks last after its commit sees both."""
+    """Neither waits for or sees the other; the session that checks last, after its commit, sees both."""
     a, b = spec.sessions(2)
     group, ids = start_group(setup)
     for position, session in enumerate((a, b)):
@@ -94,7 +94,7 @@ def test_both_commit_and_then_both_finish(spec: Spec, setup: Session) -> None:
 
 
 def test_a_look_at_a_group_that_is_not_complete_locks_nothing(spec: Spec, setup: Session) -> None:
-    """Else the one whose member was the last could pass the group over, and nobody would send."""
+    """Else the session with the last member could skip the group, and no session would send."""
     a, b = spec.sessions(2)
     group, ids = start_group(setup)
     ack(a, group, ids[0], 0)
@@ -282,7 +282,7 @@ def test_two_declare_a_queue_at_once(spec: Spec, second: tuple[int, ...], first_
 
 
 def test_two_keep_results_for_longer_at_once(spec: Spec, setup: Session) -> None:
-    """The longer counts, whoever comes last."""
+    """The longer counts, whichever session comes last."""
     a, b = spec.sessions(2)
     a.begin()
     a.value("declare_queue", "q", None, 200000)

@@ -1,4 +1,4 @@
-"""Exclusive queues: temporary, gone when nobody keeps them alive."""
+"""Exclusive queues: temporary, removed when no client keeps them alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants share a queue by rank: nobody is put off by what others send, hold back or give back."""
+"""Tenants share a queue by rank: no tenant is delayed by what others send, hold back or give back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def per_round(claim: int, round_number: int) -> int:
     return (claim * 9 * (round_number + 1)) // 10 - (claim * 9 * round_number) // 10
 
 
-# who sends much and who waits
+# tenants that send much, and tenants that wait
 
 
 def greedy_against_backlog(
@@ -121,7 +121,7 @@ def test_a_tenant_that_sends_only_when_it_has_nothing_left(
 
 @pytest.mark.parametrize("newcomers", [1, 5])
 def test_a_sender_with_ever_new_tenants_counts_as_each_of_them(q: Engine, newcomers: int) -> None:
-    """A backlog goes on: those who come in next to the first in line are behind it."""
+    """A backlog makes progress: a new tenant is ranked behind the first in line."""
     backlog(q, "backlog", 200)
     served: Counter[bool] = Counter()
     for n in range(60):
@@ -156,7 +156,7 @@ def test_tenants_that_join_and_leave(q: Engine, claim: int) -> None:
     assert third["b"] >= 28
 
 
-# who was away
+# tenants that were away
 
 
 @pytest.mark.parametrize("floors", [False, True], ids=["no floors", "floors raised"])
@@ -245,7 +245,7 @@ def test_messages_that_come_back_for_ever_do_not_starve_others(
 def test_a_whole_backlog_that_comes_back_does_not_starve_others(
     q: Engine, clock18: Clock, give_back: Any
 ) -> None:
-    """Not even one that is larger than what anybody looks through."""
+    """Not even one that is larger than the number of messages that one call scans."""
     backlog(q, "looping", 1500)
     held = q.take_many("q", 1500)
     backlog(q, "steady", 800)

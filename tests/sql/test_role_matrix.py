@@ -26,7 +26,7 @@ DENIED = "PN008"
 @pytest.fixture
 def login(engine: Engine) -> Iterator[str]:
     """A role without any right."""
-    name = f"Nobody's {secrets.token_hex(4)}"
+    name = f"Stranger's {secrets.token_hex(4)}"
     engine.connection.execute(f'create role "{name}"')
     yield name
     engine.connection.execute("reset role")

@@ -1,4 +1,4 @@
-"""Schedules: whoever moves one sends its message, once for each tick."""
+"""Schedules: the caller that moves a schedule sends its message, once for each tick."""
 
 from __future__ import annotations
 

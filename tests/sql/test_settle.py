@@ -264,7 +264,7 @@ def test_a_paused_queue_lets_consumers_finish(engine: Engine, held: Row, call: s
 
 
 NOT_HELD = [
-    ("billing", ACTIVE, "somebody else"),
+    ("billing", ACTIVE, "no_holder"),
     ("billing", ACTIVE, "WORKER"),
     ("billing", ACTIVE, ""),
     ("billing", ACTIVE, None),

@@ -277,7 +277,7 @@ def test_a_priority_is_counted_up_to_10000(engine: Engine) -> None:
 
 
 def test_of_many_tenants_those_with_the_most_are_found(engine: Engine) -> None:
-    """Wherever their names are in the order of names, and whoever came last."""
+    """Neither the order of the names nor the order of arrival matters."""
     engine.queue("q")
     engine.send_many("q", [1] * 6000, tenants=[f"tenant {n:04}" for n in range(2000)] * 3)
     large: dict[str | None, int] = {"tenant 1234": 1500, "aaa": 700, "zzz": 40, "mmm": 20, "tenant 0007": 10}

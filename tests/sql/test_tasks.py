@@ -1,4 +1,4 @@
-"""Tasks: queues that are declared, acks of one worker, limits of a judgement, word to those who wait."""
+"""Tasks: queues that are declared, acks of one worker, limits of a judgement, notifications."""
 
 from __future__ import annotations
 

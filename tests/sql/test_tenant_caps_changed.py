@@ -1,4 +1,4 @@
-"""tenant_max_active that is changed, isolation levels that cannot see who is first in line, upkeep."""
+"""tenant_max_active that is changed, isolation levels that cannot see the first in line, upkeep."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_tenant_permits_that_an_old_snapshot_gives_back_repay_debts(
 def test_a_queue_gets_a_cap_with_messages_in_it(engine: Engine, cap: int, then: int) -> None:
     engine.queue("q")
     acme(engine, *range(20))
-    engine.send_many("q", ["nobody"] * 3)
+    engine.send_many("q", ["untenanted"] * 3)
     held = [m for m in engine.take_many("q", 4) if m.tenant]
     assert [m.payload for m in held] == [0, 1]
     alter(engine, tenant_max_active=cap)
@@ -212,8 +212,8 @@ def test_what_is_published_under_an_old_snapshot_waits_and_is_admitted(
     engine.ack(engine.take("q"))
     strictly = at_level(connect, level)
     acme(strictly, 1, 2, 3)
-    strictly.send("q", "nobody")
-    assert sorted(map(str, standing(engine)["waiting"])) == ["1", "2", "3", "nobody"]
+    strictly.send("q", "untenanted")
+    assert sorted(map(str, standing(engine)["waiting"])) == ["1", "2", "3", "untenanted"]
     assert engine.maintain()["admitted"] == (4 if cap is None else 3)
     got = []
     while held := take_all(engine):

@@ -8,7 +8,7 @@ import penstock
 from penstock.embedded import Server
 from tests.conftest import Servers
 
-# Nothing listens there: who connects fails.
+# Nothing listens there: a connection attempt fails.
 NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
 
 

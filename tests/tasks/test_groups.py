@@ -84,7 +84,7 @@ class Shop:
         self.fail_at_first, self.stumble, self.blob = fail_at_first, stumble, blob
         self.in_a_transaction, self.in_an_awaited_transaction = in_a_transaction, in_an_awaited_transaction
         self.ring = ring
-        # Their results come later: nobody gives them.
+        # The worker passes the results later: the caller does not give them.
         self.gather: Task[..., None] = gather
         self.draw: Task[..., None] = draw
 
@@ -292,7 +292,7 @@ async def test_members_and_callback_have_their_options(shop: Shop) -> None:
 
 
 async def test_headers_of_another_kind_do_no_harm(shop: Shop) -> None:
-    """Whoever sends messages by hand may write anything there."""
+    """A caller that sends messages by hand may write anything there."""
     client = shop.app.async_client
     await client.declare_queue("awaited")
     for strange in (

@@ -203,10 +203,10 @@ def test_times_grow_and_are_the_same_for_all(times: Times, moment: datetime, ear
     after = times.next_after(moment)
     assert after > moment
     assert times.next_after(after) > after
-    # Whoever asks from between two times gets the same.
+    # A start between two times gives the same.
     assert times.next_after(moment + (after - moment) / 2) == after
     assert times.next_after(after - timedelta(microseconds=1)) == after
-    # And so does who walks there from earlier on.
+    # So does a walk from an earlier time.
     newest = times.newest(moment - earlier, moment, 1)
     if newest:
         assert times.next_after(newest[0]) == after

@@ -25,7 +25,7 @@ from penstock.wording import MOST_SHOWN, shown
 from .working import working
 
 # Nothing of it may be seen; longer than anything that is quoted.
-SECRET = "xyzzy4711"  # noqa: S105 - nobody's
+SECRET = "xyzzy4711"  # noqa: S105 - not a real one
 LONG = f"{'a' * 500}{SECRET}"
 
 

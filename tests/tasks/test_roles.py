@@ -117,7 +117,7 @@ async def test_settings_that_differ_are_told_once(
     with penstock.Client(database) as client:
         (settings,) = client.list_queues()
         assert settings.max_active == 7
-    # Whoever may, does.
+    # A role that may declare the queue does so.
     with app_of(database, "postgres", max_active=2) as deployer:
         deployer.tasks["add"].enqueue(1, 1)
     with penstock.Client(database) as client:

@@ -1,4 +1,4 @@
-"""Tasks in somebody's own transaction, of every library: they are there when it commits, and only then."""
+"""Tasks in the caller's own transaction, of every library: they exist when it commits, and only then."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def number(x: int) -> None: ...
 
 
 class Stage:
-    """An app without a database of its own, and somebody's connection."""
+    """An app without a database of its own, and the caller's connection."""
 
     def __init__(self, driver: Driver, caller: Caller, dsn: str) -> None:
         self.driver = driver
