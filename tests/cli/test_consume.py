@@ -57,7 +57,7 @@ def until(found: Callable[[], bool]) -> None:
 
 
 def leases(client: penstock.Client) -> dict[int, datetime]:
-    """When the leases end that somebody has."""
+    """When the leases of active messages end."""
     found = client.list_messages("orders", state="active")
     return {each.message_id: each.leased_until for each in found if each.leased_until is not None}
 
@@ -175,7 +175,7 @@ def test_what_was_written_is_acked_when_it_is_read(orders: penstock.Client) -> N
     reading, writing = os.pipe()
     stdout = Stdout(writing, Interrupts())
     acks = Acks(orders, stdout, pytest.fail)
-    # It stays with one who reads late, or at the end only.
+    # It stays with a reader that reads late, or at the end only.
     for message in orders.consume("orders", wait=0, auto_extend=True):
         message.__enter__()
         acks.put(message, stdout.write(line(message)))
@@ -185,7 +185,7 @@ def test_what_was_written_is_acked_when_it_is_read(orders: penstock.Client) -> N
     assert os.read(reading, 1) == b"2"
     acks.close(patience=0.1)
     assert counts(orders) == (0, 0, 4)
-    # One who will not read does not get it acked.
+    # A message that the reader does not read is not acked.
     for patience in (0.0, 60.0):
         orders.send_many("orders", range(2))
         acks = Acks(orders, stdout, pytest.fail)
@@ -230,7 +230,7 @@ def test_it_waits_for_messages(command: Command, orders: penstock.Client) -> Non
         for number in range(3):
             orders.send("orders", number)
             assert process.stdout.readline() == f"{number}\n".encode()
-        # Due after a while: somebody has to see to that.
+        # Due after a while: maintenance has to run for that.
         orders.send("orders", "later", delay=1)
         assert process.stdout.readline() == b'"later"\n'
         until(lambda: counts(orders) == (0, 0, 4))
@@ -328,7 +328,7 @@ def test_a_lease_is_kept_until_a_late_reader_has_read(command: Command, orders: 
     orders.send_many("orders", [1, 2])
     with started(command, "consume", "orders", "-n", "2", "--ack", "--visibility-timeout", "3s") as process:
         assert process.stdout is not None
-        # It is all in the pipe, and nobody consumes any more.
+        # All is in the pipe, and the command no longer consumes.
         wait_for_extension(orders, 2)
         assert process.stdout.read() == b"1\n2\n"
         assert process.wait(PATIENCE) == 0
@@ -443,7 +443,7 @@ def test_stderr_that_is_not_read_stops_the_command_alone(
     assert counts(orders) == (0, 0, 3)
 
 
-def test_an_ack_that_was_not_waited_for_is_not_told_as_done(
+def test_an_ack_that_was_not_waited_for_is_not_reported_as_done(
     command: Command, orders: penstock.Client, sql18: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     orders.send("orders", 1)
@@ -490,7 +490,7 @@ def test_the_first_ctrl_c_waits_and_the_second_does_not(
 ) -> None:
     os.mkfifo(tmp_path / "go")
     orders.send_many("orders", [1, 2])
-    # In a terminal, where Ctrl-C goes to everybody in the foreground.
+    # In a terminal, where Ctrl-C goes to every process in the foreground.
     with command.terminal("consume", "orders", "--follow", "--exec", "echo begun; cat go") as terminal:
         terminal.until("begun")
         terminal.type("\x03")

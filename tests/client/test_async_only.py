@@ -329,7 +329,7 @@ async def test_a_loop_that_stood_still_loses_the_lease(client: AsyncClient, engi
     other = None
     async for message in client.consume("q", visibility_timeout=1, auto_extend=True, wait=0):
         async with message:
-            # Nobody could extend anything meanwhile.
+            # The client could not extend any lease meanwhile.
             deadline = time.monotonic() + PATIENCE_SECONDS
             while other is None and time.monotonic() < deadline:
                 other = next(iter(engine18.rows("consume_message", "q")), None)

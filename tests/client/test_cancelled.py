@@ -158,7 +158,7 @@ async def _cancel_twice(client: AsyncClient, after: float, again_after: float) -
 
 
 def test_a_claim_by_a_known_token_is_not_repeated(database18: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pulse would keep what nobody has seen."""
+    """A pulse would extend leases on messages that the caller never received."""
     from penstock._sync.connections import Own
 
     real = Own.fetch
@@ -178,6 +178,6 @@ def test_a_claim_by_a_known_token_is_not_repeated(database18: str, monkeypatch: 
         client.send_many("q", range(6))
         with pytest.raises(ConnectionLost):
             client.consume_batch("q", batch_size=3, token="me")  # noqa: S106
-        # Where nobody knows the token it is: what the first call claimed comes back by itself.
+        # With a random token the claim is repeated: the leases of the first call run out by themselves.
         lost.clear()
         assert client.consume_batch("q", batch_size=3) == []

@@ -169,7 +169,7 @@ def test_what_was_claimed_just_now_is_not_idle(patient: Patient, queue: penstock
 # Shares
 
 
-def test_a_priority_without_a_place(patient: Patient, queue: penstock.Client, database: str) -> None:
+def test_a_priority_without_a_permit(patient: Patient, queue: penstock.Client, database: str) -> None:
     queue.create_queue("it's capped", max_active=10, min_active=0, priority_shares=[0, 50, 50, 0])
     assert patient.one("shares").status == "ok"
     queue.send_many("it's capped", range(3), priority=3)
@@ -277,7 +277,7 @@ def test_a_group_whose_callback_has_no_queue(
     assert patient.one("groups").status == "ok"
 
 
-def test_many_groups_are_not_all_told(patient: Patient, queue: penstock.Client) -> None:
+def test_many_groups_are_not_all_reported(patient: Patient, queue: penstock.Client) -> None:
     queue.create_queue("members", max_delivery_attempts=1)
     for _ in range(12):
         group_of(queue, 1)

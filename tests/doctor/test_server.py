@@ -156,7 +156,7 @@ def test_a_role_with_rights_on_tables(patient: Patient, sql: Sql, role: str) -> 
     assert patient.wrong("roles") == []
 
 
-def test_a_grant_to_a_role_that_is_gone(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
+def test_a_grant_to_a_role_that_was_removed(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
     sql.execute('create role "long gone"')
     queue.grant_queue("long gone", "billing", "consume")
     assert patient.wrong("roles") == []

@@ -59,7 +59,7 @@ def test_a_consumer_that_waits_for_ever_survives_an_outage(
     assert told(log, "consuming from 'q' again") == 1
 
 
-def test_a_second_outage_is_told_of_again(
+def test_a_second_outage_is_reported_again(
     client: Client, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
     """Also where nothing came in between."""
@@ -194,7 +194,7 @@ def test_a_lease_is_kept_over_a_cut(make_client: MakeClient, proxied: str, queue
 def test_a_lease_that_cannot_be_kept_is_lost(
     proxied: str, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
-    """Frozen: no error ever comes, and the message says in time that it is lost; somebody else gets it."""
+    """Frozen: no error ever comes, and the message says in time that it is lost; another gets it."""
     taken: list[bool] = []
 
     def take() -> bool:
@@ -210,12 +210,12 @@ def test_a_lease_that_cannot_be_kept_is_lost(
             with message:
                 eventually(partial(is_lost_or, message, take), "its lease is over", 10)
                 late, was_lost = time.monotonic() - lease, message.is_lost
-                eventually(take, "somebody else gets it", 10)
+                eventually(take, "another consumer gets it", 10)
                 proxy.cut()
                 proxy.thaw()
             break
         assert late > -0.1
-        assert was_lost, "however soon somebody else gets it"
+        assert was_lost, "however soon another consumer gets it"
         assert client.get_queue_statistics(queue)[0].processing_count == 1, "not acked"
     assert told(log, "the lease on") == 1
 

@@ -19,9 +19,9 @@ from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, backends, port_of, terminate, through
 from tests.failures.proxy import Cut, Proxy
 
-# Where nobody polls, one that is not woken takes a minute.
+# Without polling, a consumer that is not woken takes a minute.
 WOKEN_SECONDS = 10
-# Without polling, what nobody is told of does not come at all.
+# Without polling, a message without a notification does not come at all.
 POLLED_SECONDS = 10
 
 
@@ -282,7 +282,7 @@ def test_a_server_without_listen_is_reported_once(
     assert told(log, "listening for messages again") == 0
 
 
-def test_a_listen_dsn_that_leads_nowhere_is_told_of_and_polling_goes_on(
+def test_a_listen_dsn_that_leads_nowhere_is_reported_and_polling_goes_on(
     *,
     make_client: MakeClient,
     tcp_dsn: str,
@@ -325,10 +325,10 @@ def test_a_wake_up_during_a_command_is_not_lost(client: Client, queue: str, prox
 def test_closing_does_not_wait_for_a_listening_connection(
     client: Client, queue: str, proxy: Proxy, sql18: Sql
 ) -> None:
-    """Not even for one that is frozen, or while nobody listens."""
+    """Not even for a frozen listener, or without one."""
     with streams(client, queue):
         wait_until_listening(sql18)
-        # Who waited for an answer would wait for a minute.
+        # A call that waited for an answer would wait for a minute.
         hurry(client, probe=60, answer=60)
         proxy.freeze()
     begin = time.monotonic()

@@ -20,7 +20,7 @@ from tests.failures.conftest import Sql, port_of
 from tests.failures.proxy import Proxy
 
 # No word of any message, and no part of a file's name.
-SECRET = "xyzzy4711"  # noqa: S105 - nobody's
+SECRET = "xyzzy4711"  # noqa: S105 - not a real one
 ODD = "xyzzy4711@ /:%?#&='\\\"+ä xyzzy4711"
 NO_SERVER_PORT = 1
 
@@ -38,7 +38,7 @@ def chain(exc: BaseException | None) -> Iterator[BaseException]:
 
 
 def said(exc: BaseException, client: Client | None, caplog: pytest.LogCaptureFixture) -> str:
-    """All that anybody gets to read."""
+    """All that a user can read."""
     links = [text for link in chain(exc) for text in (str(link), repr(link), *getattr(link, "__notes__", ()))]
     # Not the lines of this file, which has the password in it.
     shown = [
@@ -188,7 +188,7 @@ def test_the_password_of_the_environment(
     assert "password authentication failed" in str(error)
 
 
-# Written wrongly: what of it is the password, nobody can know.
+# Written wrongly: which part is the password cannot be known.
 MISTAKES = {
     "an @ in it": "postgresql://u:a@{}@127.0.0.1:1/db",
     "an @ after it": "postgresql://u:{}@b@127.0.0.1:1/db",

@@ -215,7 +215,7 @@ def test_the_error_after_the_last_retry_says_that_it_may_be_published(
     assert payloads() == ["unique"]
 
 
-# Nobody listens
+# No server listens
 
 
 def test_it_is_tried_again_until_the_server_is_back(
@@ -275,7 +275,7 @@ def test_after_retry_for_it_is_given_up(
 def test_the_first_connection_is_not_waited_for(
     make_client: MakeClient, proxied: str, queue: str, proxy: Proxy
 ) -> None:
-    """Who has the address wrong is to know at once."""
+    """A caller with a wrong address gets the error at once."""
     client = make_client(proxied)
     proxy.refuse()
     begin = time.monotonic()

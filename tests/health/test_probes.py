@@ -18,7 +18,7 @@ from tests.health.listening import ask
 
 JSON = "application/json"
 
-# Ends in the middle of an answer that nobody reads, and in the middle of a question.
+# Ends in the middle of an answer that the client does not read, and in the middle of a question.
 ENDS = """
 import socket, sys, time
 from penstock.health import Health, reporting

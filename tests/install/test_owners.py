@@ -1,4 +1,4 @@
-"""Who may install: a superuser, an owner of the database with and without the right to create roles."""
+"""Roles that may install: a superuser, a database owner with and without the right to create roles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLISHER = {
     *("declare_queue", "queue_difference", "create_group", "put_schedule", "advance_schedule"),
     *("list_schedules", "get_result"),
 }
-EVERYBODY = {"clock", "schema_version", "done_channel"}
+EVERY_ROLE = {"clock", "schema_version", "done_channel"}
 
 
 def _callable(connection: psycopg.Connection[Any], role: str) -> set[str]:
@@ -44,7 +44,7 @@ def test_an_owner_that_may_create_roles(bare: Cluster, open_connection: Open) ->
     connection = open_connection(bare.make_database(owner), owner)
     schema.install(connection)
     assert len(bare.roles()) == 4
-    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERYBODY
+    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERY_ROLE
     assert _callable(connection, "penstock_admin") >= _callable(connection, "penstock_consumer") | PUBLISHER
     for role in bare.roles():
         assert connection.execute(
@@ -69,7 +69,7 @@ def test_an_owner_that_may_not_create_roles(bare: Cluster, open_connection: Open
         superuser.execute(f"create role {role}".encode())
     superuser.execute("grant penstock_publisher, penstock_consumer, penstock_viewer to penstock_admin")
     schema.install(connection)
-    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERYBODY
+    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERY_ROLE
     assert _owners(connection) == {owner}
     again = schema.install(connection)
     assert again.before == again.after

@@ -32,7 +32,7 @@ def number_active(spec: Spec) -> int:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_claim_x_claim_for_the_last_place(spec: Spec, commits: bool) -> None:
+def test_claim_x_claim_for_the_last_permit(spec: Spec, commits: bool) -> None:
     a, b = spec.sessions(2)
     queue(a, max_active=1)
     ids = a.send("q", 3)
@@ -463,7 +463,7 @@ def expired(spec18: Spec) -> tuple[Session, Session]:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_claim_x_expiry_of_the_last_place(
+def test_claim_x_expiry_of_the_last_permit(
     spec18: Spec, expired: tuple[Session, Session], commits: bool
 ) -> None:
     a, b = expired

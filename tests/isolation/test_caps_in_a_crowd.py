@@ -234,7 +234,7 @@ def test_backends_that_are_killed_leave_no_permit_behind(database18: str, connec
 
 # tenant_max_active
 
-SEATED = """
+WITH_TENANT_PERMITS = """
 select tenant, count(*) from (
     select tenant from penstock.ready union all select tenant from penstock.active
 ) m group by tenant
@@ -294,7 +294,7 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
             connection.execute("select penstock.raise_floor('q')")
 
     def look(connection: Connection) -> list[str]:
-        rows = connection.execute(SEATED).fetchall()
+        rows = connection.execute(WITH_TENANT_PERMITS).fetchall()
         return [f"{number} of {tenant!r}" for tenant, number in rows if number > 2]
 
     with crowd:
@@ -351,7 +351,7 @@ def test_hundreds_of_tenants_and_none_is_left_behind(connect18: Connect, maintai
             linger(connection, 0.1)
 
     def look(connection: Connection) -> list[str]:
-        rows = connection.execute(SEATED).fetchall()
+        rows = connection.execute(WITH_TENANT_PERMITS).fetchall()
         return [f"{number} of {tenant!r}" for tenant, number in rows if number > 1]
 
     with crowd:

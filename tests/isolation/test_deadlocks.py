@@ -309,7 +309,7 @@ def linguistic(server: Server) -> Iterator[Spec]:
 
 
 def test_requeue_x_publish_where_text_is_sorted_otherwise(linguistic: Spec) -> None:
-    """Everybody takes dedup keys in the order of their bytes, whatever the collation of the database."""
+    """Every session takes dedup keys in the order of their bytes, whatever the collation of the database."""
     holder, a, b = linguistic.session(), impatient(linguistic.session()), impatient(linguistic.session())
     keys = ["a", "B", "c", "D"]
     holder.value("create_queue", "q", max_delivery_attempts=1)

@@ -1,4 +1,4 @@
-"""Maintenance, from however many processes, beside everybody else."""
+"""Maintenance, from however many processes, beside all other sessions."""
 
 from datetime import timedelta
 from typing import Any

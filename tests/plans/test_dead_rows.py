@@ -135,8 +135,9 @@ def held(sql: psycopg.Connection[Any]) -> dict[str, Any]:
         """select q.name, a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
         where a.token = 'me' order by a.id"""
     ).fetchall()
-    nobodys = list(range(2_000_000_000, 2_000_000_010))
+    no_holder_ids = list(range(2_000_000_000, 2_000_000_010))
     queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
     return {
-        key: [message_id for name, message_id in rows if name == q] or nobodys for key, q in queues.items()
+        key: [message_id for name, message_id in rows if name == q] or no_holder_ids
+        for key, q in queues.items()
     }

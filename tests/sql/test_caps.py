@@ -85,7 +85,7 @@ def test_a_claim_that_asks_for_less_than_half_gets_what_it_asks_for(engine: Engi
     assert free_permits(engine) == {0: 97}
 
 
-def test_a_claim_takes_the_most_urgent_that_have_a_place(engine: Engine) -> None:
+def test_a_claim_takes_the_most_urgent_that_have_a_permit(engine: Engine) -> None:
     engine.queue("q", max_active=10)
     for priority in (3, 2, 1, 0):
         engine.send_many("q", [priority] * 5, priority=priority)

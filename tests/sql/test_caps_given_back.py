@@ -144,7 +144,7 @@ def test_a_savepoint_that_is_rolled_back_undoes_what_was_given_and_taken(engine:
     assert active(engine) == {0: 2}
 
 
-def test_a_claim_that_is_rolled_back_takes_no_place(engine: Engine) -> None:
+def test_a_claim_that_is_rolled_back_takes_no_permit(engine: Engine) -> None:
     engine.queue("q", max_active=3)
     urgent(engine)
     for _ in range(5):
@@ -196,7 +196,7 @@ def test_a_consume_that_got_less_than_it_may_takes_leases_back(engine: Engine, c
     assert payloads == ["urgent"] * 4 + ["normal"]
 
 
-def test_time_to_live_over_in_ready_takes_no_place(engine: Engine, clock: Clock) -> None:
+def test_time_to_live_over_in_ready_takes_no_permit(engine: Engine, clock: Clock) -> None:
     engine.queue("q", max_active=2)
     engine.send_many("q", ["short"] * 5, ttl_seconds=10)
     engine.send("q", "long")

@@ -484,7 +484,7 @@ def test_003_a_minimum_for_each_priority(engine18: Engine) -> None:
         assert len(take_all(engine18, queue)) == expected
 
 
-def test_003_the_place_of_a_higher_priority_stays_free(engine18: Engine) -> None:
+def test_003_the_permit_of_a_higher_priority_stays_free(engine18: Engine) -> None:
     """do not fill higher priority with lower priority. This will induce natural throttling."""
     engine18.queue("service", max_active=100)
     engine18.send_many("service", ["low"] * 90, priority=3)

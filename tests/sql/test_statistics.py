@@ -174,7 +174,7 @@ def test_a_tenant_with_nothing_pending_is_not_listed(engine: Engine) -> None:
     assert by_tenant(engine, "q")["a"].processing_count == 1
 
 
-def test_a_tenant_that_only_has_free_places_is_not_listed(engine: Engine) -> None:
+def test_a_tenant_that_only_has_free_permits_is_not_listed(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     backlog(engine, "q", {"a": 1, "b": 1})
     engine.ack(engine.take("q"))

@@ -1,4 +1,4 @@
-"""tenant_max_active: so many messages of one tenant are ready or active, the others wait aside."""
+"""tenant_max_active: so many messages of one tenant are ready or active, the others wait."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from penstock.embedded import Server
 from tests.conftest import Servers
 
 # Nothing listens there: a connection attempt fails.
-NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+NOWHERE = "postgresql://no_user@127.0.0.1:1/nothing"
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class Stage:
         return group.id
 
     def seen(self) -> list[int] | None:
-        """What everybody sees in the queue; None where there is none."""
+        """What other sessions see in the queue; None where there is none."""
         with penstock.connect(self.dsn) as client:
             try:
                 messages = client.list_messages(self.queue)

@@ -17,7 +17,7 @@ pytest_plugins = ("pytester",)
 TASKS = """
     from penstock import App
 
-    app = App("postgresql://nobody@localhost:1/production")
+    app = App("postgresql://no_user@localhost:1/production")
     sent = []
 
     @app.task(max_attempts=2, retry_delays=60)
@@ -126,7 +126,7 @@ def test_a_project_with_tasks_on_several_workers(
 ) -> None:
     project.makepyfile(test_mail=TESTS)
     # The environment goes before the configuration.
-    project.makeini("[pytest]\npenstock_dsn = postgresql://nobody@localhost:1/nowhere")
+    project.makeini("[pytest]\npenstock_dsn = postgresql://no_user@localhost:1/nowhere")
     monkeypatch.setenv(VARIABLE, server18.dsn())
     before = databases_of(server18)
     result = project.runpytest_subprocess(*OPTIONS, "-n", "2")

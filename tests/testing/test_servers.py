@@ -34,14 +34,14 @@ def databases_of_tests(dsn: str) -> set[str]:
         return {name for (name,) in found}
 
 
-def test_a_database_is_there_with_its_schema_and_gone_afterwards(server: Server) -> None:
+def test_a_database_is_there_with_its_schema_and_removed_afterwards(server: Server) -> None:
     before = databases_of_tests(server.dsn())
     with database(server.dsn()) as dsn:
         assert dsn.startswith("postgresql://")
         with penstock.connect(dsn) as queue:
             queue.create_queue("mail")
             assert queue.send("mail", 1) == 1
-        # Somebody is still connected at the end.
+        # A session is still connected at the end.
         left = psycopg.connect(dsn)
         assert len(databases_of_tests(server.dsn())) == len(before) + 2
     assert databases_of_tests(server.dsn()) == before
