@@ -115,8 +115,8 @@ def floors(facts: Facts, limits: Limits) -> Iterator[Finding]:
 def _kept_down(holder: Holder, queue: QueueDiagnosis, facts: Facts, status: Status) -> Finding:
     advice, command = letting_go(holder)
     found = (
-        f"Its floor cannot rise: {describe(holder, facts)}, has published to it or given messages back. Claims "
-        f"look at {queue.probe_blocks or 0:,} blocks to find the first message. {doing(holder, facts)}"
+        f"Its floor cannot rise: {describe(holder, facts)}, has published to it or given messages back. "
+        f"Claims look at {queue.probe_blocks or 0:,} blocks to find the first message. {doing(holder, facts)}"
     )
     return Finding("floors", status, f"queue {queue.queue_name}", found.strip(), advice, command)
 
