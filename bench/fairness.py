@@ -11,8 +11,8 @@ much more, the quiet alone would not wait at all, and what is compared would be 
 free. For the same reason a claim takes one message: the work on it takes 72 ms on the average, and a batch of
 ten would keep a consumer away for ten times that.
 
-A message waits from `published_at` until its lease begins, both by the database's clock; one that nobody has
-claimed by the end counts with what it has waited until then. Counted is what was published after the flood
+A message waits from `published_at` until its lease begins, both by the database's clock. An unclaimed message
+counts with what it has waited until the end. Counted is what was published after the flood
 began.
 
 The other scenario, `--scenario greedy`, is in `bench/greedy.py`.

@@ -1,4 +1,4 @@
-"""Whether a tenant that is always served at once pushes one with a backlog aside.
+"""Whether a tenant that is always served at once starves one with a backlog.
 
 Consumers of a fixed capacity; one tenant has a deep backlog, another wants nine tenths of what the consumers
 can do. Both want more than half, so none should get less, whether claims are of 1, 10 or 100. The eager one
@@ -59,7 +59,7 @@ class Shares:
     """In the worst of ten parts of the run: over a second, a claim of 100 leaves it to chance."""
 
     by_second: tuple[float | None, ...]
-    """None: nobody claimed in that second."""
+    """None: no consumer claimed in that second."""
 
     claimed_per_second: float
     eager_p50: float

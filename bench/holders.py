@@ -1,4 +1,4 @@
-"""Who holds back vacuum: a transaction that keeps its snapshot, and perhaps writes elsewhere."""
+"""Holders that hold back vacuum: a transaction that keeps its snapshot, and perhaps writes elsewhere."""
 
 from __future__ import annotations
 

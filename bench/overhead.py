@@ -59,7 +59,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """By the clock, and of this process's processor, which waits for nobody."""
+    """By the clock, and of this process's processor, which does not count waiting."""
 
     clock: Times
     processor: Times

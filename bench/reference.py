@@ -112,7 +112,7 @@ class Reference(Queue):
 
 
 class Tuned(Reference):
-    """The same, of somebody who also pinned its plans: the hardest to beat."""
+    """The same with pinned plans: the hardest to beat."""
 
     side = "tuned"
     settings: ClassVar[Mapping[str, str]] = PINNED

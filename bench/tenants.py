@@ -1,4 +1,4 @@
-"""Load by tenants: clients that send on a timetable, consumers of a known capacity, who waited how long."""
+"""Load by tenants: clients that send on a timetable, consumers of a known capacity, waiting times."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Message(NamedTuple):
     """None: it still waited at the end."""
 
     def waited(self, end: float) -> float:
-        """How long it waited until it was claimed; one that nobody claimed has waited until the end."""
+        """How long it waited until it was claimed; an unclaimed one has waited until the end."""
         return (end if self.claimed is None else self.claimed) - self.published
 
 
 class Send(NamedTuple):
-    """A line of a timetable: who sends how many messages in one call, and when."""
+    """A line of a timetable: which tenant sends how many messages in one call, and when."""
 
     at: float
     tenant: str
@@ -66,7 +66,7 @@ class Claim(NamedTuple):
 
 
 class TenantQueue(Penstock):
-    """The queue, for those who say whose message it is and want to know when it was claimed."""
+    """The queue, with the tenant of each message and the time of its claim."""
 
     def __init__(self, dsn: str, token: str) -> None:
         super().__init__(dsn, token)
@@ -200,7 +200,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Who sends what, and who consumes it, from `-lead` seconds until `seconds`."""
+    """The senders and the consumers, from `-lead` seconds until `seconds`."""
 
     timetables: Sequence[Sequence[Send]]
     """One for each client that sends."""

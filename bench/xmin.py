@@ -254,7 +254,7 @@ def run(plan: Plan, holders: Sequence[str], sides: Sequence[str], path: Path | N
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.xmin", description=__doc__)
-    parser.add_argument("--holder", choices=(*HOLDERS, "all"), default="all", help="who holds back vacuum")
+    parser.add_argument("--holder", choices=(*HOLDERS, "all"), default="all", help="what holds back vacuum")
     parser.add_argument("--seconds", type=int, default=Plan().seconds, help="for each holder (120)")
     parser.add_argument("--rate", type=int, default=Plan().rate, help="messages published a second (2000)")
     parser.add_argument("--idle", type=int, default=Plan().idle, help="messages in the second queue (200000)")

@@ -32,7 +32,7 @@ SETTINGS = {
 
 ROOM_BYTES = 8 * 2**30
 
-# Who runs the tests in the background of a script has them ignore Ctrl-C, which some of them send.
+# Tests in the background of a script ignore Ctrl-C, which some of them send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -23,7 +23,7 @@ Sql = psycopg.Connection[Any]
 STATES = ("ready", "scheduled", "active", "dead", "done")
 HOT = ("ready", "scheduled", "active", "floors", "dedup", "payload_references", "dead", "done")
 
-# Who may call what. The admin may call all of it.
+# Which role may call which function. The admin may call all.
 CALLABLE = {
     "penstock_publisher": """
         publish_message publish_messages send_message send_messages cancel_message clock schema_version
@@ -510,7 +510,7 @@ def test_each_role_may_call_exactly_its_functions(sql: Sql) -> None:
         for role in CALLABLE
     }
     assert actual == expected
-    assert expected["penstock_admin"] == SIGNATURES.keys(), "every function of the API is somebody's"
+    assert expected["penstock_admin"] == SIGNATURES.keys(), "every function of the API has a role"
     assert not [name for names in actual.values() for name in names if name.startswith("_")]
 
 

@@ -29,7 +29,7 @@ CONVENTIONS = """\
 ## Conventions
 
 Data goes to stdout, everything else to stderr: what was done, questions, progress, warnings, errors. Tables
-have colours where stdout is a terminal. What destroys asks first; in a script, where nobody can answer, it
+have colours where stdout is a terminal. What destroys asks first; in a script, which cannot answer, it
 wants `--yes`.
 
 A length of time is a number of seconds, or has units: `500ms`, `30s`, `5m`, `2h`, `1d`, `1h30m`. A priority
@@ -61,7 +61,7 @@ ENVIRONMENT = {
     "PENSTOCK_DATABASE_URL": "the database, where `--dsn` is not given",
     "DATABASE_URL": "the same, where that is not set either; `postgresql+driver://` is understood",
     "PGHOST, PGPORT, PGDATABASE, PGUSER, PGSERVICE ...": "libpq's own, where none of these is set. Where "
-    "nothing is, the embedded server: it is started if need be, and stops when nobody uses it",
+    "nothing is, the embedded server: it is started if need be, and stops when no process uses it",
     "NO_COLOR": "no colours",
     "SHELL": "the shell of `penstock completion`",
     "NOTIFY_SOCKET, WATCHDOG_USEC": "set by systemd for a service with `Type=notify`: `worker` and `up` say "

@@ -1,4 +1,4 @@
-"""Chancy, with its asynchronous executor, many places, eager polling, and the plugins that recovery needs.
+"""Chancy, with its asynchronous executor, many slots, eager polling, and the plugins that recovery needs.
 
 Its default plugins also count metrics and drive workflows, which costs time in every task: left out.
 """

@@ -1,4 +1,4 @@
-"""Oban for Python, without its licensed add-on, which alone acks in groups: uvloop, many places at a time."""
+"""Oban for Python, without its licensed add-on, which alone acks in groups: uvloop, many slots at a time."""
 
 from __future__ import annotations
 

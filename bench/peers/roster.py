@@ -1,4 +1,4 @@
-"""Who takes part in the worker's benchmark, and how the server is asked what is still to be done."""
+"""The peers in the worker's benchmark, and how the server is asked what is still to be done."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from bench.peers import environments
 from bench.peers.roster import Contestant
 
 PATIENCE_SECONDS = 60.0
-PLACES = 1000
+SLOTS = 1000
 """Of our worker: as many as the other contestants have."""
 POLL_SECONDS = 0.002
 STOP_SECONDS = 5.0
@@ -73,7 +73,7 @@ class Program:
         python = str(environments.python(self._contestant))
         if self._contestant.is_ours and verb == "work":
             command = ("-m", "penstock.cli", "worker", *self._worker)
-            return [python, *command, "--log-level", "warning", "--concurrency", str(PLACES)]
+            return [python, *command, "--log-level", "warning", "--concurrency", str(SLOTS)]
         return [python, "-m", f"bench.peers.{self._contestant.name}", verb, *map(str, figures)]
 
     def __enter__(self) -> Self:

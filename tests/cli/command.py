@@ -24,7 +24,7 @@ PROGRAM = str(Path(sys.executable).with_name("penstock"))
 PATIENCE = 60.0
 INTERRUPT = "\x03"
 AGAIN_SECONDS = 5.0
-# The variables of whoever runs the tests, which would choose another database or other colours.
+# Variables in the environment of the tests, which would choose another database or other colours.
 UNWANTED = ("PG", "DATABASE_URL", "PENSTOCK_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "NOTIFY_SOCKET")
 
 

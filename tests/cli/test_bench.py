@@ -78,7 +78,7 @@ def test_ctrl_c_shows_what_was_measured_and_removes_the_queues(
     with command.terminal(*LONG, *measures) as terminal:
         terminal.until(_sends_some)
         assert "penstock_bench_" in queue.list_queues()[0].name
-        terminal.type("\x03\x03")  # somebody in a hurry
+        terminal.type("\x03\x03")  # a user in a hurry
         assert terminal.wait() == 130
         assert "did not come to its end" in terminal.text
         assert "round-trip" in terminal.text
@@ -117,7 +117,7 @@ def _sent(queue: penstock.Client) -> int:
     return sum(each.pending_count for each in queue.get_queue_statistics())
 
 
-def test_one_that_is_killed_leaves_nobody_at_work_and_queues_that_end(
+def test_a_killed_run_leaves_no_process_and_queues_that_end(
     command: Command, queue: penstock.Client, database18: str
 ) -> None:
     process = command.start(*LONG, "--only", "send-concurrent")
@@ -135,7 +135,7 @@ def test_one_that_is_killed_leaves_nobody_at_work_and_queues_that_end(
     assert left.keep_alive_until is not None
 
 
-def test_what_goes_wrong_in_a_process_is_told(command: Command, queue: penstock.Client) -> None:
+def test_what_goes_wrong_in_a_process_is_reported(command: Command, queue: penstock.Client) -> None:
     process = command.start(*LONG, "--only", "send")
     _until(lambda: _sent(queue) > 0)
     queue.delete_queue(queue.list_queues()[0].name)
@@ -151,7 +151,7 @@ def _done(code: int, out: bytes, err: bytes) -> subprocess.CompletedProcess[byte
 def test_what_killed_runs_left_is_removed(command: Command, queue: penstock.Client, database18: str) -> None:
     for name in ("penstock_bench_old_send", "penstock_bench_new_send"):
         queue.create_queue(name, exclusive=True, keep_alive=3600)
-    queue.create_queue("penstock_bench_of_somebody")
+    queue.create_queue("penstock_bench_unrelated")
     with psycopg.connect(database18) as connection:
         connection.execute(
             "update penstock.queues set created_at = created_at - interval '61 minutes' "
@@ -160,7 +160,7 @@ def test_what_killed_runs_left_is_removed(command: Command, queue: penstock.Clie
     answer = command("bench", "--yes", "--quick", "--only", "round-trip", "-n", "1").ok()
     assert "penstock_bench_old_send" in answer.err
     left = {each.name for each in queue.list_queues()}
-    assert left == {"penstock_bench_new_send", "penstock_bench_of_somebody"}
+    assert left == {"penstock_bench_new_send", "penstock_bench_unrelated"}
 
 
 # Figures

@@ -57,7 +57,7 @@ def until(found: Callable[[], bool]) -> None:
 
 
 def leases(client: penstock.Client) -> dict[int, datetime]:
-    """When the leases end that somebody has."""
+    """When the leases of active messages end."""
     found = client.list_messages("orders", state="active")
     return {each.message_id: each.leased_until for each in found if each.leased_until is not None}
 
@@ -158,7 +158,7 @@ def test_messages_move_to_another_queue(command: Command, orders: penstock.Clien
     assert counts(orders) == (1, 0, 9)
 
 
-def test_what_nobody_reads_is_not_acked(command: Command, orders: penstock.Client) -> None:
+def test_messages_that_were_not_read_are_not_acked(command: Command, orders: penstock.Client) -> None:
     orders.send_many("orders", range(50))
     first = shell(command, "P consume orders --ack -n 0 | head -1")
     assert (first.out, first.err) == ("0\n", "")
@@ -175,7 +175,7 @@ def test_what_was_written_is_acked_when_it_is_read(orders: penstock.Client) -> N
     reading, writing = os.pipe()
     stdout = Stdout(writing, Interrupts())
     acks = Acks(orders, stdout, pytest.fail)
-    # It stays with one who reads late, or at the end only.
+    # It stays with a reader that reads late, or at the end only.
     for message in orders.consume("orders", wait=0, auto_extend=True):
         message.__enter__()
         acks.put(message, stdout.write(line(message)))
@@ -185,7 +185,7 @@ def test_what_was_written_is_acked_when_it_is_read(orders: penstock.Client) -> N
     assert os.read(reading, 1) == b"2"
     acks.close(patience=0.1)
     assert counts(orders) == (0, 0, 4)
-    # One who will not read does not get it acked.
+    # A message that the reader does not read is not acked.
     for patience in (0.0, 60.0):
         orders.send_many("orders", range(2))
         acks = Acks(orders, stdout, pytest.fail)
@@ -201,7 +201,7 @@ def test_what_was_written_is_acked_when_it_is_read(orders: penstock.Client) -> N
     os.close(writing)
 
 
-def test_whoever_writes_and_whoever_acks_ask_for_the_reader_at_once() -> None:
+def test_the_writer_and_the_acker_ask_for_the_reader_at_once() -> None:
     reading, writing = os.pipe()
     stdout = Stdout(writing, Interrupts())
 
@@ -230,7 +230,7 @@ def test_it_waits_for_messages(command: Command, orders: penstock.Client) -> Non
         for number in range(3):
             orders.send("orders", number)
             assert process.stdout.readline() == f"{number}\n".encode()
-        # Due after a while: somebody has to see to that.
+        # Due after a while: maintenance has to run for that.
         orders.send("orders", "later", delay=1)
         assert process.stdout.readline() == b'"later"\n'
         until(lambda: counts(orders) == (0, 0, 4))
@@ -284,7 +284,7 @@ def test_a_signal_before_it_consumes_is_not_forgotten(
         assert process.wait(PATIENCE) == 130
 
 
-def test_what_was_read_by_one_who_left_is_read() -> None:
+def test_what_a_reader_read_before_it_left_counts_as_read() -> None:
     reading, writing = os.pipe()
 
     class Looked(Stdout):
@@ -328,14 +328,14 @@ def test_a_lease_is_kept_until_a_late_reader_has_read(command: Command, orders: 
     orders.send_many("orders", [1, 2])
     with started(command, "consume", "orders", "-n", "2", "--ack", "--visibility-timeout", "3s") as process:
         assert process.stdout is not None
-        # It is all in the pipe, and nobody consumes any more.
+        # All is in the pipe, and the command no longer consumes.
         wait_for_extension(orders, 2)
         assert process.stdout.read() == b"1\n2\n"
         assert process.wait(PATIENCE) == 0
     assert counts(orders) == (0, 0, 2)
 
 
-def test_a_lease_is_kept_while_nobody_reads(command: Command, orders: penstock.Client) -> None:
+def test_a_lease_is_kept_while_the_output_is_not_read(command: Command, orders: penstock.Client) -> None:
     orders.send_many("orders", ["x" * 100_000, "y"])
     with started(command, "consume", "orders", "-n", "2", "--ack", "--visibility-timeout", "3s") as process:
         assert process.stdout is not None
@@ -423,7 +423,7 @@ def test_a_lease_is_kept_while_a_command_runs(
     assert counts(orders) == (0, 0, 1)
 
 
-def test_stderr_that_nobody_reads_stops_the_command_alone(
+def test_stderr_that_is_not_read_stops_the_command_alone(
     command: Command, orders: penstock.Client, tmp_path: Path
 ) -> None:
     orders.send_many("orders", range(3))
@@ -443,7 +443,7 @@ def test_stderr_that_nobody_reads_stops_the_command_alone(
     assert counts(orders) == (0, 0, 3)
 
 
-def test_an_ack_that_was_not_waited_for_is_not_told_as_done(
+def test_an_ack_that_was_not_waited_for_is_not_reported_as_done(
     command: Command, orders: penstock.Client, sql18: psycopg.Connection[Any], tmp_path: Path
 ) -> None:
     orders.send("orders", 1)
@@ -490,7 +490,7 @@ def test_the_first_ctrl_c_waits_and_the_second_does_not(
 ) -> None:
     os.mkfifo(tmp_path / "go")
     orders.send_many("orders", [1, 2])
-    # In a terminal, where Ctrl-C goes to everybody in the foreground.
+    # In a terminal, where Ctrl-C goes to every process in the foreground.
     with command.terminal("consume", "orders", "--follow", "--exec", "echo begun; cat go") as terminal:
         terminal.until("begun")
         terminal.type("\x03")

@@ -1,4 +1,4 @@
-"""What holds for every command: help, options, exit codes, which database, output that nobody takes."""
+"""What holds for every command: help, options, exit codes, which database, output without a reader."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ def one_line(answer: Any, code: int, *parts: str) -> None:
     assert line.startswith("Error: "), line
 
 
-def test_somebody_who_may_only_look(
+def test_a_role_that_may_only_read(
     inside: Inside, queue: penstock.Client, database18: str, sql18: psycopg.Connection[Any]
 ) -> None:
     queue.create_topic("t")
@@ -339,7 +339,7 @@ def test_a_server_that_is_not_there(inside: Inside) -> None:
 def test_control_c_while_the_database_does_not_answer(
     command: Command, sql18: psycopg.Connection[Any], connect18: Connect
 ) -> None:
-    """Whoever waits for a lock is interrupted at once, and so is what it asked for."""
+    """A command that waits for a lock is interrupted at once, and so is its statement."""
     waiting = "select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
     with connect18(autocommit=False) as holder:
         holder.execute("lock table penstock.queues in access exclusive mode")
@@ -358,7 +358,7 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# Output that nobody takes
+# Output without a reader
 
 WRITES: tuple[tuple[str, ...], ...] = (
     ("--help",),
@@ -413,7 +413,7 @@ def test_stdout_or_stderr_closed(command: Command, queue: penstock.Client) -> No
         )
         assert b"Traceback" not in done.stderr
         assert done.returncode in {0, 1}
-    # What is done is done, also where nobody can be told.
+    # The command does its work also where it cannot report it.
     for closing in ("2>&-", "2>/dev/full"):
         done = subprocess.run(
             ["/bin/sh", "-c", f'exec "$0" queue pause q {closing}', PROGRAM],

@@ -135,7 +135,7 @@ def test_requeue_some_or_all(inside: Inside, queue: penstock.Client) -> None:
     assert inside("dlq", "requeue", "q", "--all").code in {0, 4}
 
 
-def test_requeue_what_somebody_else_requeues(
+def test_requeue_what_another_session_requeues(
     inside: Inside, queue: penstock.Client, sql18: psycopg.Connection[Any]
 ) -> None:
     (message_id,) = exhaust(queue, "q", [1])

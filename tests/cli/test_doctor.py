@@ -90,15 +90,17 @@ def test_in_a_terminal(command: Command, healthy: penstock.Client) -> None:
 
 def test_without_the_schema_and_without_rights(command: Command, database18: str, tmp_path: Path) -> None:
     with psycopg.connect(database18, autocommit=True) as connection:
-        connection.execute("create role cli_nobody login")
+        connection.execute("create role cli_doctor_stranger login")
         try:
-            nobody = command("doctor", "--dsn", psycopg.conninfo.make_conninfo(database18, user="cli_nobody"))
+            stranger = command(
+                "doctor", "--dsn", psycopg.conninfo.make_conninfo(database18, user="cli_doctor_stranger")
+            )
         finally:
-            connection.execute("drop role cli_nobody")
+            connection.execute("drop role cli_doctor_stranger")
         # Told once for all of them.
-        assert nobody.ok().out.count("may not look into the schema penstock") == 1
-        assert 'grant penstock_viewer to "cli_nobody";' in nobody.out
-        assert "not checked" in nobody.err
+        assert stranger.ok().out.count("may not look into the schema penstock") == 1
+        assert 'grant penstock_viewer to "cli_doctor_stranger";' in stranger.out
+        assert "not checked" in stranger.err
         connection.execute("drop schema penstock cascade")
     missing = Command(database18, tmp_path)("doctor")
     assert missing.code == 1

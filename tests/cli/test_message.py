@@ -57,7 +57,7 @@ def test_list_shows_each_state(command: Command, states: dict[str, int]) -> None
         if state != "ready":
             assert found[state].split()[0] == str(message_id)
     assert "0 urgent" in found["active"]
-    assert found["active"].rstrip().endswith(fingerprint("me")), "who has it"
+    assert found["active"].rstrip().endswith(fingerprint("me")), "its holder"
     assert "acme" in found["waiting"]
     assert "3 low" in found["scheduled"]
     assert "failed" in found["dead"]

@@ -47,7 +47,7 @@ def test_a_length_of_time_has_two_units_at_most(seconds: float | timedelta | Non
 
 def test_a_length_of_time_never_has_a_thousand_milliseconds_or_minus_nothing() -> None:
     assert age(0.9996) in {"999 ms", "1 s"}
-    # Two clocks that differ by less than anybody wants to know.
+    # Two clocks that differ by less than the output shows.
     assert age(-0.0001) == "0 ms"
 
 

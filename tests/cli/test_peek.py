@@ -42,7 +42,7 @@ def test_the_order_is_that_of_delivery(inside: Inside, queue: penstock.Client) -
     queue.resume_queue("q")
     first = queue.consume_one("q")
     assert first is not None
-    assert inside("peek", "q").ok().out == '"normal"\n', "the other is with somebody"
+    assert inside("peek", "q").ok().out == '"normal"\n', "the other is with a consumer"
 
 
 def test_bytes_are_bytes_except_on_a_terminal(command: Command, queue: penstock.Client) -> None:

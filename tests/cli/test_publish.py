@@ -232,7 +232,7 @@ def test_wrong_usage_sends_nothing(
     assert payloads(orders) == []
 
 
-def test_where_there_is_no_queue_or_nobody_listens(command: Command, queue: penstock.Client) -> None:
+def test_where_there_is_no_queue_or_no_subscriber(command: Command, queue: penstock.Client) -> None:
     command("send", "nosuch", "1").failed(3, 'queue "nosuch" does not exist')
     command("publish", "nosuch", "1").failed(3, 'topic "nosuch" does not exist')
     command("publish", "nosuch", "--lines", stdin="1\n").failed(3, 'topic "nosuch" does not exist')
@@ -245,8 +245,8 @@ def test_where_there_is_no_queue_or_nobody_listens(command: Command, queue: pens
     assert [payloads(queue, name) for name in ("a", "b")] == [[2, 3, 4], [2, 3, 4]]
 
 
-def test_a_missing_queue_is_told_before_stdin_is_read(command: Command, queue: penstock.Client) -> None:
-    # Whoever writes into the pipe would take what was read for sent.
+def test_a_missing_queue_is_reported_before_stdin_is_read(command: Command, queue: penstock.Client) -> None:
+    # The writer of the pipe would take what was read for sent.
     with piped(command, "send", "nosuch", "--lines") as process:
         assert process.wait(PATIENCE) == 3
 
@@ -290,7 +290,7 @@ def test_a_bad_line_from_a_pipe_ends_it_there(command: Command, orders: penstock
     assert payloads(orders) == []
 
 
-def test_what_a_queue_refuses_is_told_with_its_lines(
+def test_what_a_queue_refuses_is_reported_with_its_lines(
     command: Command, queue: penstock.Client, tmp_path: Path
 ) -> None:
     queue.create_queue("small", max_payload_bytes=100)
@@ -319,14 +319,14 @@ def test_what_is_too_long_is_not_read_into_memory(
     assert "more than 2,000,000 bytes" in caught.value.fault
 
 
-def test_what_was_sent_is_told_though_its_ids_could_not_be_printed(
+def test_what_was_sent_is_reported_though_its_ids_could_not_be_printed(
     command: Command, orders: penstock.Client, tmp_path: Path
 ) -> None:
     (tmp_path / "many.jsonl").write_text("1\n" * 25_000)
     with command.start("send", "orders", "--file", "many.jsonl", "--ids") as process:
         assert process.stderr is not None
         deadline = time.monotonic() + PATIENCE
-        # It waits for somebody to read the ids.
+        # The command waits for a reader of the ids.
         while orders.get_queue_statistics("orders")[0].pending_count < 20_000:
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -440,7 +440,7 @@ def test_there_is_a_bar_in_a_terminal(command: Command, orders: penstock.Client,
         assert terminal.text.startswith("50,000 messages sent in ")
         assert not terminal.cursor_is_hidden
     assert orders.get_queue_statistics("orders")[0].pending_count == 50_000
-    # Ids are for whoever looks at the terminal; a bar between them would be in the way.
+    # Ids are for the user at the terminal; a bar between them would be in the way.
     (tmp_path / "few.jsonl").write_text("1\n2\n")
     with command.terminal("send", "orders", "--file", "few.jsonl", "--ids") as terminal:
         assert terminal.wait() == 0

@@ -237,7 +237,7 @@ def test_purge_takes_what_is_unfinished_or_what_is_done(inside: Inside, queue: p
     assert (answer.out, answer.err) == ("", "4 messages deleted\n")
     (left,) = queue.get_queue_statistics("q")
     assert (left.pending_count, left.processing_count, left.completed_count, left.dead_count) == (0, 0, 0, 1)
-    # Nothing to destroy, nobody to ask.
+    # Nothing to destroy: the command does not ask.
     assert inside("queue", "purge", "q").ok().err == "0 messages deleted\n"
 
 
@@ -275,7 +275,7 @@ def test_the_question_is_seen_where_the_answer_is_piped_on(command: Command, que
     assert json.loads((command.folder / "answer.json").read_text()) == {"name": "q", "purged": 4}
 
 
-def test_who_gives_yes_is_not_asked(command: Command, queue: penstock.Client) -> None:
+def test_with_yes_the_command_does_not_ask(command: Command, queue: penstock.Client) -> None:
     fill(queue, "q")
     with command.terminal("queue", "purge", "q", "--yes") as terminal:
         assert terminal.wait() == 0
@@ -391,7 +391,7 @@ def test_a_queue_without_grants_is_listed_as_restricted(inside: Inside, queue: p
 
 def test_grants_that_cannot_be(inside: Inside, queue: penstock.Client) -> None:
     queue.create_queue("q")
-    inside("queue", "grant", "nobody there", "q", "view").failed(2, "nobody there")
+    inside("queue", "grant", "no such role", "q", "view").failed(2, "no such role")
     inside("queue", "grant", "penstock_viewer", "none", "view").failed(3, "none")
     inside("queue", "grant", "penstock_viewer", "q", "own").failed(2, "own")
     inside("queue", "grants", "none").failed(3, "none")

@@ -18,11 +18,11 @@ from psycopg.conninfo import make_conninfo
 from penstock import __version__, schema
 from penstock.embedded import Server
 
-PASSWORD = "hunter2"  # noqa: S105 - nobody has it
+PASSWORD = "hunter2"  # noqa: S105 - not a real one
 
 
 def penstock(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run the command, without the variables of whoever runs the tests."""
+    """Run the command, without the variables of the tests' own environment."""
     unwanted = ("PG", "DATABASE_URL", "PENSTOCK_DATABASE_URL")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     command = [str(Path(sys.executable).with_name("penstock")), *arguments]

@@ -276,7 +276,7 @@ def test_without_a_terminal_it_prints_one_table(command: Command, queue: penstoc
     assert [(each["name"], each["pending_count"]) for each in once["queues"]] == [("qb", 1)]
     command("top", "--interval", "1ms").failed(2, "between 100ms and 1h")
     command("top", "--sort", "x").failed(2, "'pending'")
-    # A terminal that has no screen, and one where nobody can press a key.
+    # A terminal that has no screen, and one without a keyboard.
     shell = ["/bin/sh", "-c", f"TERM=dumb {PROGRAM} top -i 100ms; {PROGRAM} top -i 100ms </dev/null; stty -a"]
     with Terminal(shell, command.environment(), command.folder, 120, 40) as terminal:
         text = terminal.until(" icanon")

@@ -164,7 +164,7 @@ def test_the_embedded_server_with_two_of_them(ups: Ups, tmp_path: Path) -> None:
         assert "stays up" in terminal.text
     assert first.ready()[0] == 200
 
-    # Whoever looks after the server is killed, and the server with it.
+    # The supervisor of the server is killed, and the server with it.
     os.kill(supervisor(directory), signal.SIGKILL)
     first.says("the database cannot be reached, waiting for it")
     first.says("the database is there again")
@@ -206,7 +206,7 @@ def test_the_demo(ups: Ups, database18: str) -> None:
 
         assert "failed" not in another.end()
         assert demo.ready()[0] == 200
-        # What somebody has changed or deleted meanwhile does not end it.
+        # What another session has changed or deleted meanwhile does not end it.
         client.alter_queue("demo.billing", max_delivery_attempts=7)
         client.delete_queue("demo.ledger")
         eventually(lambda: "demo.ledger" in seen(), "it was created again, and is used", PATIENCE)
@@ -246,14 +246,14 @@ def test_a_given_database(ups: Ups, empty: str, tmp_path: Path) -> None:
     assert str(password).encode() not in b"".join(lines)
 
 
-def test_what_cannot_work_is_told(tmp_path: Path, database18: str) -> None:
+def test_what_cannot_work_is_reported(tmp_path: Path, database18: str) -> None:
     command = Command(None, tmp_path)
-    nobody = f"host={tmp_path} dbname=none"
-    command("up", "--dsn", nobody).failed(1, "cannot connect to")
+    unreachable = f"host={tmp_path} dbname=none"
+    command("up", "--dsn", unreachable).failed(1, "cannot connect to")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command("up", "--dsn", database18, "--health-port", port).failed(1, port, "is in use")
-    # Who may only look cannot do the maintenance: that is no case for waiting.
+    # A role that may only read cannot do the maintenance: the command does not wait for the right.
     viewer = f"{database18}&options=-crole%3Dpenstock_viewer"
     command("up", "--no-migrate", "--dsn", viewer).failed(1, "permission denied for function maintain")
     nothing = {"PENSTOCK_PG_BIN": str(tmp_path)}
@@ -319,7 +319,7 @@ def test_the_second_signal_hurries(ups: Ups, database18: str) -> None:
 
 
 def test_a_signal_while_it_starts(ups: Ups, tmp_path: Path) -> None:
-    """As somebody does who sees that it is the wrong terminal."""
+    """As from a user that started it in the wrong terminal."""
     up = ups.start()
     up.says("using the embedded server")
     up.end()

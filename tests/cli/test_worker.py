@@ -62,7 +62,7 @@ def test_each_record_is_a_line_of_json(stage: Stage) -> None:
         assert timedelta() <= datetime.fromisoformat(each["time"]) - began < timedelta(minutes=2)
     (paid,) = [each for each in found if each["logger"] == "shop" and "€" in each["message"]]
     assert paid["message"] == "two\nlines, 5 €"
-    # What the record says of itself, not what somebody calls by the same name.
+    # What the record says of itself, not what the task calls by the same name.
     assert paid["level"] == "warning"
     # Which task it comes from, and what the caller added.
     assert (paid["task"], paid["message_id"], paid["attempt"]) == ("pay", message_id, 1)

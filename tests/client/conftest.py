@@ -69,7 +69,7 @@ class Activity:
         return self.count("query ilike '%consume_messages_batch%' and state = 'active'")
 
     def idle_for(self, seconds: float) -> bool:
-        """Whether nobody has looked for messages for so long."""
+        """Whether no session has looked for messages for so long."""
         recent = f"query_start > clock_timestamp() - interval '{seconds} seconds'"
         return self.count(f"query ilike '%consume_messages_batch%' and {recent}") == 0
 

@@ -11,7 +11,7 @@ from typing import Any
 from penstock import Receipt
 
 HUGE = 10**400
-NOBODY = object()
+NOT_JSON = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ CALLBACK = Kind(lambda _number: None, each(5, "print"))
 MESSAGE = Kind(Receipt("name", 1, "token"), each("x", 5, None, ("name", 1, "token")))
 MESSAGES = Kind([Receipt("name", 1, "token")], (*each(5, "x", None), *elements("x", 5, None)))
 
-BAD_JSON = (math.nan, -math.inf, "a\0b", "\ud800", NOBODY, {1: 2}, {"a": {2, 3}}, ["x", b"y"])
+BAD_JSON = (math.nan, -math.inf, "a\0b", "\ud800", NOT_JSON, {1: 2}, {"a": {2, 3}}, ["x", b"y"])
 HEADERS = Kind(
     {"a": 1},
     (
@@ -83,7 +83,7 @@ PAYLOADS = Kind(
     [1],
     tuple(
         Bad(value, None)
-        for value in (5, None, "ab", b"ab", bytearray(b"ab"), memoryview(b"ab"), {"a": 1}, NOBODY)
+        for value in (5, None, "ab", b"ab", bytearray(b"ab"), memoryview(b"ab"), {"a": 1}, NOT_JSON)
     ),
 )
 

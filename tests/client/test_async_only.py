@@ -287,7 +287,7 @@ async def test_a_cancellation_from_outside_is_not_taken_for_a_lost_lease(
     assert isinstance(error, asyncio.CancelledError) or worker.outcomes == ["cancelled", "next"]
 
 
-async def test_without_auto_extend_nobody_is_cancelled(client: AsyncClient, engine18: Engine) -> None:
+async def test_without_auto_extend_no_caller_is_cancelled(client: AsyncClient, engine18: Engine) -> None:
     engine18.queue("q")
     await client.send("q", 1)
     worker = Worker(client.consume("q", visibility_timeout=1))
@@ -329,7 +329,7 @@ async def test_a_loop_that_stood_still_loses_the_lease(client: AsyncClient, engi
     other = None
     async for message in client.consume("q", visibility_timeout=1, auto_extend=True, wait=0):
         async with message:
-            # Nobody could extend anything meanwhile.
+            # The client could not extend any lease meanwhile.
             deadline = time.monotonic() + PATIENCE_SECONDS
             while other is None and time.monotonic() < deadline:
                 other = next(iter(engine18.rows("consume_message", "q")), None)

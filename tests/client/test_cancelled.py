@@ -25,7 +25,9 @@ def leased_until(client: Client, message: penstock.Message[Any]) -> Any:
     return found.leased_until
 
 
-async def test_whoever_finds_out_itself_that_it_is_lost_is_told_and_not_cancelled(database18: str) -> None:
+async def test_a_caller_that_finds_its_message_lost_gets_an_error_and_is_not_cancelled(
+    database18: str,
+) -> None:
     async with penstock.connect_async(database18) as client:
         await client.create_queue("q")
         await client.send_many("q", [1, 2])
@@ -156,7 +158,7 @@ async def _cancel_twice(client: AsyncClient, after: float, again_after: float) -
 
 
 def test_a_claim_by_a_known_token_is_not_repeated(database18: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pulse would keep what nobody has seen."""
+    """A pulse would extend leases on messages that the caller never received."""
     from penstock._sync.connections import Own
 
     real = Own.fetch
@@ -176,6 +178,6 @@ def test_a_claim_by_a_known_token_is_not_repeated(database18: str, monkeypatch: 
         client.send_many("q", range(6))
         with pytest.raises(ConnectionLost):
             client.consume_batch("q", batch_size=3, token="me")  # noqa: S106
-        # Where nobody knows the token it is: what the first call claimed comes back by itself.
+        # With a random token the claim is repeated: the leases of the first call run out by themselves.
         lost.clear()
         assert client.consume_batch("q", batch_size=3) == []

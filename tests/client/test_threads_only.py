@@ -1,4 +1,4 @@
-"""What only the blocking client has: threads, signals, forks, and a lease whose loss nobody can interrupt."""
+"""What only the blocking client has: threads, signals, forks, and a lost lease that interrupts no thread."""
 
 # ruff: noqa: PT012 - it is a whole block that raises
 
@@ -104,7 +104,7 @@ def test_stop_from_another_thread(client: Client, engine18: Engine, activity18: 
 
 
 def test_a_program_ends_although_a_consumer_runs(database18: str, engine18: Engine) -> None:
-    """Nobody has closed the client: the threads must not keep the process alive."""
+    """The program has not closed the client: the threads must not keep the process alive."""
     engine18.queue("q")
     engine18.send("q")
     script = """

@@ -17,7 +17,7 @@ from tests.sql.engine import Engine
 
 from .inputs import CLIENT, METHODS, arguments, parameters
 
-# Nobody listens there: whatever is sent ends in DatabaseUnavailable.
+# No server listens there: whatever is sent ends in DatabaseUnavailable.
 NOWHERE = "host=127.0.0.1 port=1 dbname=nowhere connect_timeout=1"
 
 NEXT_AT = datetime(2030, 1, 1, tzinfo=UTC)

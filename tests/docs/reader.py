@@ -183,7 +183,7 @@ class Reader:
         elif block.language in NO_CODE:
             pass
         else:
-            raise self._failure(block.line, f"nobody runs a block of {block.language or 'no language'}")
+            raise self._failure(block.line, f"no runner for a block of {block.language or 'no language'}")
 
     def _nothing_printed(self) -> None:
         if self._printed.strip():

@@ -18,7 +18,7 @@ def patient(database: str) -> Patient:
 
 @pytest.fixture
 def queue(database: str) -> Iterator[penstock.Client]:
-    """A client of the database, with a queue that somebody consumes and maintains."""
+    """A client of the database, with a queue that has a consumer and is maintained."""
     with penstock.Client(database, maintain=False) as client:
         client.create_queue("billing", notify=False)
         client.send_many("billing", range(10))

@@ -14,7 +14,7 @@ Sql = psycopg.Connection[Any]
 
 
 class Patient:
-    """Who is examined."""
+    """The database that is examined."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn

@@ -13,7 +13,7 @@ from penstock.testing.clock import Clock
 
 from .examining import Patient
 
-WORKER, CONSUMER = "w", "somebody"
+WORKER, CONSUMER = "w", "consumer"
 
 
 def register(
@@ -133,7 +133,7 @@ def test_messages_that_a_worker_holds_and_does_not_run(
     queue.send_many("billing", range(5))
     messages = queue.consume_batch("billing", batch_size=5, token=f"{WORKER}-2", visibility_timeout=86400)
     queue.send("billing", 1)
-    # Of a consumer that is no worker: it tells nobody what it does.
+    # Of a consumer that is no worker: it does not report what it does.
     queue.consume_batch("billing", token=CONSUMER, visibility_timeout=86400)
     with Clock(database) as clock:
         register(queue)
@@ -169,7 +169,7 @@ def test_what_was_claimed_just_now_is_not_idle(patient: Patient, queue: penstock
 # Shares
 
 
-def test_a_priority_without_a_place(patient: Patient, queue: penstock.Client, database: str) -> None:
+def test_a_priority_without_a_permit(patient: Patient, queue: penstock.Client, database: str) -> None:
     queue.create_queue("it's capped", max_active=10, min_active=0, priority_shares=[0, 50, 50, 0])
     assert patient.one("shares").status == "ok"
     queue.send_many("it's capped", range(3), priority=3)
@@ -277,7 +277,7 @@ def test_a_group_whose_callback_has_no_queue(
     assert patient.one("groups").status == "ok"
 
 
-def test_many_groups_are_not_all_told(patient: Patient, queue: penstock.Client) -> None:
+def test_many_groups_are_not_all_reported(patient: Patient, queue: penstock.Client) -> None:
     queue.create_queue("members", max_delivery_attempts=1)
     for _ in range(12):
         group_of(queue, 1)

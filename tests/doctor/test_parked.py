@@ -41,7 +41,7 @@ def test_messages_without_a_task_header(patient: Patient, queue: penstock.Client
     assert found.found.startswith("1 message without a task header, which no worker can run")
 
 
-def test_parked_messages_are_told_by_queue_and_task(queue: penstock.Client) -> None:
+def test_parked_messages_are_reported_by_queue_and_task(queue: penstock.Client) -> None:
     park(queue, 2, "a")
     park(queue, 1, "b")
     told = [(each.queue_name, each.task_name, each.parked_count) for each in queue.diagnose_parked()]

@@ -24,7 +24,7 @@ def test_a_healthy_database(patient: Patient, queue: penstock.Client) -> None:
     assert len({finding.check for finding in found}) == 29
 
 
-def test_messages_that_nobody_takes(patient: Patient, queue: penstock.Client) -> None:
+def test_messages_that_no_consumer_claims(patient: Patient, queue: penstock.Client) -> None:
     queue.create_queue("it's late")
     queue.send_many("it's late", range(1200))
     assert patient.one("consumers").status == "ok"
@@ -85,7 +85,7 @@ def test_what_is_left_lying(patient: Patient, queue: penstock.Client, database: 
         assert "1 message that was delayed" in delayed.found
         assert re.search(r"6 min [45]\d s ago", delayed.found)
         assert lease.command == "penstock maintain"
-        # Nobody maintains, either; an hour later that is a problem.
+        # No session maintains, either; an hour later that is a problem.
         assert [(found.check, found.status) for found in patient.wrong("maintenance")] == [
             ("maintenance", "warning")
         ]

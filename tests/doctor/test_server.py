@@ -86,7 +86,7 @@ def test_a_viewer_is_told_what_it_may_not_see(
         assert {finding.check for finding in found if finding.status != "ok"} == {"privileges"}
         assert shown["privileges"].status == "unknown"
         assert shown["privileges"].command == f'grant pg_read_all_stats to "{role}";'
-        # Who it is can be known, but neither since when nor what it does.
+        # The role may see the session's pid and user, but neither its age nor its statement.
         assert f"pid {pid} (of postgres)" in shown["held-vacuum"].found
         assert "secret" not in repr(patient.facts(user=role))
         assert patient.one("consumers", patience=0, user=role).subject == "queue billing"
@@ -95,7 +95,7 @@ def test_a_viewer_is_told_what_it_may_not_see(
         assert "secret" in patient.one("held-vacuum", patience=0, user=role).found
 
 
-def test_who_may_see_nothing_is_told_so(patient: Patient, sql: Sql, role: str) -> None:
+def test_a_role_that_may_see_nothing_gets_a_message(patient: Patient, sql: Sql, role: str) -> None:
     found = patient.wrong(user=role)
     assert {finding.status for finding in found if finding.check != "roles"} == {"unknown"}
     assert patient.one("roles", user=role).status == "warning"
@@ -156,7 +156,7 @@ def test_a_role_with_rights_on_tables(patient: Patient, sql: Sql, role: str) -> 
     assert patient.wrong("roles") == []
 
 
-def test_a_grant_to_a_role_that_is_gone(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
+def test_a_grant_to_a_role_that_was_removed(patient: Patient, queue: penstock.Client, sql: Sql) -> None:
     sql.execute('create role "long gone"')
     queue.grant_queue("long gone", "billing", "consume")
     assert patient.wrong("roles") == []

@@ -1,4 +1,4 @@
-"""Who holds back vacuum, keeps a floor down, or has locked a table: named by pid, with what to do."""
+"""Sessions that hold back vacuum, keep a floor down or lock a table: named by pid, with what to do."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_claims_that_walk_over_the_dead(patient: Patient, sql: Sql, connect: Con
         assert (claims.status, claims.subject) == ("warning", "queue busy")
         assert (floor.status, floor.subject) == ("problem", "queue busy")
         assert f"pid {pid}" in floor.found
-    # The publisher is gone: nobody keeps it down, but nobody has raised it.
+    # The publisher has ended: no session keeps the floor down, but none has raised it.
     with transaction(connect(), "select 1", isolation="repeatable read"):
         (found,) = [finding for finding in patient.wrong("floors") if finding.subject == "queue busy"]
         assert found.status == "warning"
@@ -113,14 +113,14 @@ def test_claims_that_walk_over_the_dead(patient: Patient, sql: Sql, connect: Con
         assert patient.wrong("floors", "claims") == []
 
 
-def test_who_maintains_and_never_ends_is_named(patient: Patient, connect: Connect) -> None:
+def test_a_maintain_that_never_ends_is_named(patient: Patient, connect: Connect) -> None:
     with transaction(connect(), "select from penstock.maintain()") as pid:
         found = patient.wrong("maintenance", patience=0)[0]
         assert (found.status, found.subject) == ("problem", f"pid {pid}")
         assert "no other session can" in found.found
 
 
-def test_a_locked_table_stops_nobody(patient: Patient, connect: Connect) -> None:
+def test_a_locked_table_does_not_stop_the_doctor(patient: Patient, connect: Connect) -> None:
     with transaction(connect(), "lock table penstock.ready in access exclusive mode") as pid:
         began = time.monotonic()
         found = {finding.check: finding for finding in patient.wrong(patience=0)}
@@ -208,7 +208,7 @@ def snapshot(sql: Sql) -> int:
     return xmin
 
 
-def test_a_slot_that_nobody_reads_from(patient: Patient, sql: Sql, snapshot: int) -> None:
+def test_a_replication_slot_without_a_reader(patient: Patient, sql: Sql, snapshot: int) -> None:
     sql.execute("select pg_create_physical_replication_slot('left_behind', true)")
     try:
         with standby(patient.dsn, "left_behind", snapshot):

@@ -28,7 +28,7 @@ def main() -> None:
         }
         print(json.dumps(about), flush=True)
         while True:
-            # Ctrl-C is for whoever has the server to decide about, and this one wants to end in its own time.
+            # The owner of the server decides what Ctrl-C does, and this owner ends in its own time.
             with contextlib.suppress(KeyboardInterrupt):
                 sys.stdin.read()
                 break

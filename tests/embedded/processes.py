@@ -60,7 +60,7 @@ def answer(dsn: str, query: str = "select 1") -> Any:
 
 
 def is_down(dsn: str) -> bool:
-    """Whether nobody answers there."""
+    """Whether no server answers there."""
     try:
         answer(dsn)
     except psycopg.OperationalError:

@@ -101,7 +101,7 @@ def test_the_supervisor_is_killed() -> None:
 
 def test_what_a_killed_supervisor_left_is_removed_by_the_next(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    (tmp_path / "penstock-of-somebody").mkdir()
+    (tmp_path / "penstock-unrelated").mkdir()
     with owner("throwaway", "fsync=off", environment=environment) as left:
         kept = supervisor(left.directory)
         os.kill(kept, signal.SIGSTOP)  # so that it cannot clean up after its owner
@@ -112,7 +112,7 @@ def test_what_a_killed_supervisor_left_is_removed_by_the_next(tmp_path: Path) ->
     with owner("throwaway", "fsync=off", environment=environment) as first:
         eventually(lambda: not left.directory.exists(), "the next start has removed it")
         assert answer(first.dsn) == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["penstock-of-somebody"]
+    assert [path.name for path in tmp_path.iterdir()] == ["penstock-unrelated"]
 
 
 def test_sigterm_to_the_supervisor_is_an_end_in_order() -> None:

@@ -49,7 +49,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def directory(made: Path) -> Iterator[Path]:
-    """That directory, with nobody in it before and after."""
+    """That directory, without users before and after."""
     eventually(lambda: not processes_in(made), "the server before has stopped")
     yield made
     eventually(lambda: not processes_in(made), "the server has stopped")
@@ -90,7 +90,7 @@ def test_the_last_one_out_stops_it(directory: Path) -> None:
     assert not (directory / "state.json").exists()
 
 
-def test_who_leaves_is_told_whether_it_stops(directory: Path) -> None:
+def test_a_user_that_leaves_learns_whether_the_server_stops(directory: Path) -> None:
     with shared(directory=directory) as server:
         with shared(directory=directory) as again:
             pass
@@ -109,7 +109,7 @@ def test_a_killed_user_does_not_keep_it(directory: Path) -> None:
         eventually(lambda: not processes_in(directory), "the server has stopped")
 
 
-def test_a_user_who_comes_while_it_stops_waits_and_starts_it(directory: Path) -> None:
+def test_a_user_that_comes_while_it_stops_waits_and_starts_it(directory: Path) -> None:
     for _ in range(3):
         with shared(directory=directory) as server:
             assert answer(server.dsn()) == 1
@@ -157,7 +157,7 @@ def test_its_main_process_is_killed(directory: Path) -> None:
         assert answer(server.dsn(), "select n from kept") == 42
 
 
-def test_a_pid_that_is_somebody_elses_by_now(directory: Path) -> None:
+def test_a_pid_that_belongs_to_another_process_by_now(directory: Path) -> None:
     """As after a reset, where the main process of the killed server had the id that this process has now."""
     (directory / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n{directory}/data\n")
     with shared(directory=directory) as server:
@@ -199,7 +199,7 @@ def test_a_start_that_was_killed_half_way_is_made_good(tmp_path: Path) -> None:
         starter.kill()
     with owner("shared", directory) as starter:
         eventually(lambda: list(directory.glob("data.new-*/base")), "initdb is at work again")
-        starter.kill()  # its supervisor goes on, sees that nobody is there, and gives up
+        starter.kill()  # its supervisor goes on, finds no user, and gives up
         with shared(directory=directory) as server:
             assert answer(server.dsn()) == 1
             elsewhere = (directory / "socket").readlink()
@@ -216,8 +216,8 @@ def test_a_directory_that_holds_something_else(tmp_path: Path) -> None:
     assert (tmp_path / "data").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of somebody else's")
-def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory of another user")
+def test_a_directory_of_another_user(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, 12345)
     with pytest.raises(EmbeddedError, match="belongs to user 12345"), shared(directory=tmp_path):
         pass

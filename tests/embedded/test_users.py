@@ -1,4 +1,4 @@
-"""Who the server runs as: an ordinary user, root, and root where user namespaces are not permitted."""
+"""The server's user: an ordinary user, root, and root where user namespaces are not permitted."""
 
 import os
 import pwd
@@ -76,7 +76,7 @@ def test_an_ordinary_user(user: int, home: Path) -> None:
     eventually(lambda: not processes_in(own), "the server has stopped")
 
 
-def test_root_is_somebody_else_to_the_server_alone() -> None:
+def test_root_has_another_identity_to_the_server_alone() -> None:
     with owner("throwaway", "fsync=off") as process:
         main = postmaster(process.data)
         mapping = Path(f"/proc/{main}/uid_map").read_text().split()

@@ -72,7 +72,7 @@ def calls(dsn: str) -> None:
 
 def consumers(dsn: str) -> None:
     """A consumer of each, woken by notifications."""
-    # Who is not woken finds it only when its patience ends.
+    # A consumer that is not woken finds the message only when its patience ends.
     polling.FIRST_POLL_SECONDS = polling.LONGEST_POLL_SECONDS = 60
     polling.LONGEST_POLL_LISTENING_SECONDS = 60
     with Client(dsn) as client, Client(dsn) as other:

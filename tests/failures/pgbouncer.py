@@ -45,7 +45,7 @@ class PgBouncer:
 
     @property
     def dsn(self) -> str:
-        return f"postgresql://anybody@127.0.0.1:{self._port}/{self._name}?sslmode=disable&gssencmode=disable"
+        return f"postgresql://any_user@127.0.0.1:{self._port}/{self._name}?sslmode=disable&gssencmode=disable"
 
     def answers(self) -> bool:
         try:

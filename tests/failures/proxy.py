@@ -51,9 +51,9 @@ class Trap:
 
 
 def reserve() -> socket.socket:
-    """A port that nobody else is given, until this is closed. Who names it can listen there, at any time."""
+    """A port that no other process is given, until this is closed. A listener that names it may bind it."""
     reserved = socket.socket()
-    # As whoever listens there has to do, too: then both may have it, since this one never listens.
+    # The listener has to set this, too: then both may bind the port, since this one never listens.
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind((HOST, 0))
     return reserved
@@ -305,7 +305,7 @@ class Link:
             self.cut()
 
     def _end_of_client(self) -> None:
-        # What the server still has to say is nobody's business any more.
+        # No client waits for the rest of the server's answer.
         self._hold()
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_WR)

@@ -65,7 +65,7 @@ def test_sixteen_threads_on_four_connections(
     assert busy(sql18) == 0
 
 
-def test_who_waits_too_long_for_a_connection_is_told(
+def test_waiting_too_long_for_a_connection_raises(
     make_client: MakeClient, tcp_dsn: str, queue: str, sql18: Sql
 ) -> None:
     """Patience with a server that is away is another thing."""
@@ -82,7 +82,7 @@ def test_who_waits_too_long_for_a_connection_is_told(
     assert count_in(sql18) == 1
 
 
-def test_who_waits_gets_a_connection_as_soon_as_there_is_one(
+def test_a_waiting_caller_gets_a_connection_as_soon_as_there_is_one(
     make_client: MakeClient, tcp_dsn: str, queue: str
 ) -> None:
     client = make_client(tcp_dsn, max_connections=1)
@@ -134,7 +134,7 @@ def test_a_closed_client_says_so(make_client: MakeClient, tcp_dsn: str, queue: s
 def test_closing_while_others_wait_for_the_server(
     make_client: MakeClient, proxied: str, queue: str, proxy: Proxy
 ) -> None:
-    """Who is trying again does not go on for long after the client was closed."""
+    """A caller that retries does not go on for long after the client was closed."""
     client = make_client(proxied, retry_for=30)
     client.open()
     proxy.refuse()
@@ -230,7 +230,7 @@ async def test_a_cancelled_task_leaves_the_client_usable(
             assert await asyncio.to_thread(count_in, sql18) == 0
         await asyncio.gather(*[client.send(queue, number) for number in range(9)])
         assert count_in(sql18) == 9
-        await asyncio.to_thread(eventually, lambda: busy(sql18) == 0, "nobody is in a transaction")
+        await asyncio.to_thread(eventually, lambda: busy(sql18) == 0, "no session is in a transaction")
 
 
 async def test_a_task_that_is_cancelled_while_it_waits_for_a_connection(

@@ -39,7 +39,7 @@ def send(sql: Sql, *payloads: int) -> None:
         sql.execute("select penstock.send_message('q', %s)", (str(payload),))
 
 
-def test_who_waits_for_ever_survives_an_outage(
+def test_a_consumer_that_waits_for_ever_survives_an_outage(
     client: Client, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
     with streams(client, queue) as (stream,):
@@ -59,7 +59,7 @@ def test_who_waits_for_ever_survives_an_outage(
     assert told(log, "consuming from 'q' again") == 1
 
 
-def test_a_second_outage_is_told_of_again(
+def test_a_second_outage_is_reported_again(
     client: Client, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
     """Also where nothing came in between."""
@@ -108,7 +108,7 @@ def test_a_terminated_backend_is_not_noticed(
 
 
 @pytest.mark.parametrize("wait", [0, 1])
-def test_who_waits_for_a_while_is_told_at_its_end(
+def test_a_consumer_that_waits_for_a_while_gets_an_error_at_its_end(
     client: Client, queue: str, proxy: Proxy, log: pytest.LogCaptureFixture, wait: float
 ) -> None:
     client.open()
@@ -121,7 +121,7 @@ def test_who_waits_for_a_while_is_told_at_its_end(
     assert told(log, "waiting for the database") == (1 if wait else 0)
 
 
-def test_who_waits_for_a_while_goes_on_when_the_server_is_back(
+def test_a_consumer_that_waits_for_a_while_goes_on_when_the_server_is_back(
     client: Client, queue: str, proxy: Proxy, sql18: Sql
 ) -> None:
     client.open()
@@ -194,7 +194,7 @@ def test_a_lease_is_kept_over_a_cut(make_client: MakeClient, proxied: str, queue
 def test_a_lease_that_cannot_be_kept_is_lost(
     proxied: str, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
-    """Frozen: no error ever comes, and the message says in time that it is lost; somebody else gets it."""
+    """Frozen: no error ever comes, and the message says in time that it is lost; another gets it."""
     taken: list[bool] = []
 
     def take() -> bool:
@@ -210,12 +210,12 @@ def test_a_lease_that_cannot_be_kept_is_lost(
             with message:
                 eventually(partial(is_lost_or, message, take), "its lease is over", 10)
                 late, was_lost = time.monotonic() - lease, message.is_lost
-                eventually(take, "somebody else gets it", 10)
+                eventually(take, "another consumer gets it", 10)
                 proxy.cut()
                 proxy.thaw()
             break
         assert late > -0.1
-        assert was_lost, "however soon somebody else gets it"
+        assert was_lost, "however soon another consumer gets it"
         assert client.get_queue_statistics(queue)[0].processing_count == 1, "not acked"
     assert told(log, "the lease on") == 1
 

@@ -17,7 +17,7 @@ from tests.embedded.processes import eventually, processes_in
 from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, port_of
 
-WRONG = "postgresql://nobody@127.0.0.1:1/wrong"
+WRONG = "postgresql://no_user@127.0.0.1:1/wrong"
 
 
 @pytest.fixture(autouse=True)

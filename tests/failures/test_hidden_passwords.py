@@ -18,12 +18,12 @@ from tests.cli.command import Command
 from tests.embedded.processes import eventually
 from tests.failures.conftest import Sql, port_of
 
-SECRET = "xyzzy4711"  # noqa: S105 - nobody's
+SECRET = "xyzzy4711"  # noqa: S105 - not a real one
 JOBS = """
 import os, subprocess, sys
 import penstock
 
-app = penstock.App("postgresql://nobody@127.0.0.1:1/not_this_one")
+app = penstock.App("postgresql://no_user@127.0.0.1:1/not_this_one")
 
 @app.task
 def look():

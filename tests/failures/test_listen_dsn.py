@@ -24,7 +24,7 @@ from tests.failures.conftest import Sql, backends
 from tests.failures.test_listener import POLLED_SECONDS, send_and_time, streams, told
 
 POOLED = "polling for messages, which takes up to a second: this connection leads through a pooler"
-NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
+NOWHERE = "postgresql://no_user@127.0.0.1:1/none"
 JOBS = """
 import penstock
 

@@ -19,9 +19,9 @@ from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, backends, port_of, terminate, through
 from tests.failures.proxy import Cut, Proxy
 
-# Where nobody polls, one that is not woken takes a minute.
+# Without polling, a consumer that is not woken takes a minute.
 WOKEN_SECONDS = 10
-# Without polling, what nobody is told of does not come at all.
+# Without polling, a message without a notification does not come at all.
 POLLED_SECONDS = 10
 
 
@@ -153,7 +153,7 @@ def test_it_comes_back_after_a_cut(
     assert told(log, "listening for messages again") == 2
 
 
-def test_what_was_sent_while_nobody_listened_is_not_waited_for(
+def test_messages_sent_while_the_listener_was_away_are_not_waited_for(
     *,
     client: Client,
     queue: str,
@@ -270,7 +270,7 @@ def test_it_comes_back_after_the_server_did(
     assert told(log, "waiting for the database") <= 1
 
 
-def test_a_server_where_nobody_can_listen_is_told_of_once(
+def test_a_server_without_listen_is_reported_once(
     client: Client, queue: str, proxy: Proxy, sql18: Sql, log: pytest.LogCaptureFixture
 ) -> None:
     """As on a standby: connections are made, but LISTEN fails."""
@@ -282,7 +282,7 @@ def test_a_server_where_nobody_can_listen_is_told_of_once(
     assert told(log, "listening for messages again") == 0
 
 
-def test_a_listen_dsn_that_leads_nowhere_is_told_of_and_polling_goes_on(
+def test_a_listen_dsn_that_leads_nowhere_is_reported_and_polling_goes_on(
     *,
     make_client: MakeClient,
     tcp_dsn: str,
@@ -325,10 +325,10 @@ def test_a_wake_up_during_a_command_is_not_lost(client: Client, queue: str, prox
 def test_closing_does_not_wait_for_a_listening_connection(
     client: Client, queue: str, proxy: Proxy, sql18: Sql
 ) -> None:
-    """Not even for one that is frozen, or while nobody listens."""
+    """Not even for a frozen listener, or without one."""
     with streams(client, queue):
         wait_until_listening(sql18)
-        # Who waited for an answer would wait for a minute.
+        # A call that waited for an answer would wait for a minute.
         hurry(client, probe=60, answer=60)
         proxy.freeze()
     begin = time.monotonic()

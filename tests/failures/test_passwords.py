@@ -20,9 +20,9 @@ from tests.failures.conftest import Sql, port_of
 from tests.failures.proxy import Proxy
 
 # No word of any message, and no part of a file's name.
-SECRET = "xyzzy4711"  # noqa: S105 - nobody's
+SECRET = "xyzzy4711"  # noqa: S105 - not a real one
 ODD = "xyzzy4711@ /:%?#&='\\\"+ä xyzzy4711"
-NOBODY_LISTENS = 1
+NO_SERVER_PORT = 1
 
 
 def chain(exc: BaseException | None) -> Iterator[BaseException]:
@@ -38,7 +38,7 @@ def chain(exc: BaseException | None) -> Iterator[BaseException]:
 
 
 def said(exc: BaseException, client: Client | None, caplog: pytest.LogCaptureFixture) -> str:
-    """All that anybody gets to read."""
+    """All that a user can read."""
     links = [text for link in chain(exc) for text in (str(link), repr(link), *getattr(link, "__notes__", ()))]
     # Not the lines of this file, which has the password in it.
     shown = [
@@ -118,17 +118,17 @@ def test_a_wrong_password(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nobody_there(make_client: MakeClient, caplog: pytest.LogCaptureFixture, form: str) -> None:
-    error, text = fail(make_client, caplog, forms("somebody", ODD, NOBODY_LISTENS, "db")[form])
+def test_no_server_there(make_client: MakeClient, caplog: pytest.LogCaptureFixture, form: str) -> None:
+    error, text = fail(make_client, caplog, forms("some_user", ODD, NO_SERVER_PORT, "db")[form])
     assert isinstance(error, DatabaseUnavailable)
     assert "refused" in str(error)
-    assert "somebody" in text
+    assert "some_user" in text
     assert "127.0.0.1" in str(error)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_unknown_host(make_client: MakeClient, caplog: pytest.LogCaptureFixture, form: str) -> None:
-    error, _ = fail(make_client, caplog, forms("somebody", ODD, 5432, "db", host="nowhere.invalid")[form])
+    error, _ = fail(make_client, caplog, forms("some_user", ODD, 5432, "db", host="nowhere.invalid")[form])
     assert isinstance(error, DatabaseUnavailable)
     assert "nowhere.invalid" in str(error)
 
@@ -161,7 +161,7 @@ def test_a_server_that_says_nothing(
 ) -> None:
     """The connection is made, and then nothing comes."""
     proxy.freeze()
-    dsn = f"{forms('somebody', ODD, proxy.port, 'db')['url']}?connect_timeout=2&sslmode=disable"
+    dsn = f"{forms('some_user', ODD, proxy.port, 'db')['url']}?connect_timeout=2&sslmode=disable"
     error, _ = fail(make_client, caplog, dsn)
     assert isinstance(error, DatabaseUnavailable)
     assert "timeout" in str(error)
@@ -188,7 +188,7 @@ def test_the_password_of_the_environment(
     assert "password authentication failed" in str(error)
 
 
-# Written wrongly: what of it is the password, nobody can know.
+# Written wrongly: which part is the password cannot be known.
 MISTAKES = {
     "an @ in it": "postgresql://u:a@{}@127.0.0.1:1/db",
     "an @ after it": "postgresql://u:{}@b@127.0.0.1:1/db",

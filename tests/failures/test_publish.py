@@ -203,7 +203,7 @@ def test_a_batch_where_one_has_no_dedup_key_is_not_tried_again(
     assert payloads() == ["unique", "second"]
 
 
-def test_who_gives_up_trying_again_says_that_it_may_be_published(
+def test_the_error_after_the_last_retry_says_that_it_may_be_published(
     make_client: MakeClient, proxied: str, queue: str, proxy: Proxy, payloads: Payloads
 ) -> None:
     """The first attempt did it, and after that there was no connection any more."""
@@ -215,7 +215,7 @@ def test_who_gives_up_trying_again_says_that_it_may_be_published(
     assert payloads() == ["unique"]
 
 
-# Nobody listens
+# No server listens
 
 
 def test_it_is_tried_again_until_the_server_is_back(
@@ -275,7 +275,7 @@ def test_after_retry_for_it_is_given_up(
 def test_the_first_connection_is_not_waited_for(
     make_client: MakeClient, proxied: str, queue: str, proxy: Proxy
 ) -> None:
-    """Who has the address wrong is to know at once."""
+    """A caller with a wrong address gets the error at once."""
     client = make_client(proxied)
     proxy.refuse()
     begin = time.monotonic()

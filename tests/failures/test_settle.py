@@ -1,4 +1,4 @@
-"""Settling and other calls while connections fail: tried again, and no success where nobody knows."""
+"""Settling and other calls while connections fail: retried, and no success where the outcome is unknown."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_was_done_and_not_heard_of_is_neither_lost_nor_a_success(
 def test_an_ack_that_is_too_late_is_no_success(
     client: Client, queue: str, proxy: Proxy, sql18: Sql, connect18: Callable[[], Sql]
 ) -> None:
-    """The first attempt does not arrive, and somebody else has the message by the second."""
+    """The first attempt does not arrive, and another consumer has the message by the second."""
     message = claim(client, queue)
 
     def take_away() -> None:
@@ -102,7 +102,7 @@ def test_an_ack_whose_answer_never_comes_says_that_it_may_be_done(
     assert states(sql18, queue) == ["done"]
 
 
-def test_an_ack_while_nobody_listens_is_not_sent(
+def test_an_ack_to_an_unreachable_server_is_not_sent(
     client: Client, queue: str, proxy: Proxy, sql18: Sql
 ) -> None:
     message = claim(client, queue)
@@ -190,7 +190,7 @@ def test_other_calls_are_just_repeated(client: Client, proxy: Proxy, cut: Cut) -
     client.alter_queue("new", max_delivery_attempts=8)
     assert {queue.name: queue.max_delivery_attempts for queue in client.list_queues()}["new"] == 8
     assert len(client.get_queue_statistics("new")) == 1
-    assert client.pulse("nobody", 10) == 0
+    assert client.pulse("no_holder", 10) == 0
 
 
 @pytest.mark.parametrize("cut", list(Cut), ids=["not committed", "committed"])

@@ -74,7 +74,7 @@ def ghost(victim: Server, sql: Sql) -> Iterator[Server]:
     """A server whose only synchronous standby does not exist."""
     change(sql, "synchronous_standby_names", "ghost")
     yield victim
-    # Who waits still is let go.
+    # Sessions that still wait are released.
     sql.execute("alter system reset synchronous_standby_names")
     sql.execute("select pg_reload_conf()")
 
@@ -92,7 +92,7 @@ def end_wait(sql: Sql, how: str) -> None:
     sql.execute(f"select pg_{how}_backend(pid) from ({WAITING}) w".encode())
 
 
-def test_who_publishes_waits_for_the_standby(client: Client, sql: Sql) -> None:
+def test_the_publisher_waits_for_the_standby(client: Client, sql: Sql) -> None:
     attempt = Attempt(lambda: client.send("q", 1))
     eventually(lambda: sql.execute(WAITING.encode()).rowcount, "it waits")
     assert attempt.is_alive()
@@ -110,7 +110,7 @@ CALLS: dict[str, Callable[[Client], Any]] = {
 
 
 @pytest.mark.parametrize("name", list(CALLS))
-def test_a_cancelled_wait_is_told(client: Client, sql: Sql, name: str) -> None:
+def test_a_cancelled_wait_is_reported(client: Client, sql: Sql, name: str) -> None:
     attempt = Attempt(lambda: CALLS[name](client))
     end_wait(sql, "cancel")
     error = attempt.finish()
@@ -119,7 +119,7 @@ def test_a_cancelled_wait_is_told(client: Client, sql: Sql, name: str) -> None:
     assert payloads_in(sql) == [1], "and not tried again"
 
 
-def test_a_terminated_wait_is_told(client: Client, sql: Sql) -> None:
+def test_a_terminated_wait_is_reported(client: Client, sql: Sql) -> None:
     """The server says why before it ends the session: it is known that the message is published."""
     attempt = Attempt(lambda: client.send("q", 1))
     end_wait(sql, "terminate")
@@ -174,7 +174,9 @@ def test_an_ack_that_was_not_replicated(client: Client, sql: Sql) -> None:
     assert sql.execute("select processing_count from penstock.get_queue_statistics('q')").fetchone() == (0,)
 
 
-def test_who_wants_no_warnings_is_told_nevertheless(make_client: MakeClient, ghost: Server, sql: Sql) -> None:
+def test_a_client_without_warnings_is_warned_nevertheless(
+    make_client: MakeClient, ghost: Server, sql: Sql
+) -> None:
     client = make_client(f"{ghost.tcp_dsn()}?options=-c%20client_min_messages%3Derror", maintain=False)
     client.open()
     attempt = Attempt(lambda: client.send("q", 1))
@@ -277,7 +279,7 @@ def test_consuming_goes_on_when_the_server_takes_changes_again(
 def test_a_failover_under_the_same_address(
     make_client: MakeClient, victim: Server, sql: Sql, turn: Callable[[bool], None]
 ) -> None:
-    """The connection is cut during the call, and who answers then is a standby for a while: nothing twice."""
+    """The connection is cut during the call, and a standby answers for a while: nothing twice."""
     proxy = Proxy(lambda: port_of(victim.tcp_dsn()))
     try:
         client = make_client(through(victim.tcp_dsn(), proxy.port), maintain=False)

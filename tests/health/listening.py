@@ -1,4 +1,4 @@
-"""Those who are told of a program's health: systemd, and probes."""
+"""Receivers of a program's health: systemd, and probes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Systemd:
             self.messages.append((time.monotonic(), message.split("\n")))
 
     def listen_no_more(self) -> None:
-        """The socket is still there, and nobody reads."""
+        """The socket is still there, and has no reader."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as own:
             own.sendto(b"", self._socket.getsockname())
         self._thread.join()

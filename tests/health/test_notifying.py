@@ -1,4 +1,4 @@
-"""What systemd is told, and when; a socket that is gone fails nobody."""
+"""What is reported to systemd, and when; a socket that is removed does no harm."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("waits_long")
-def test_systemd_is_told_of_every_change(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_change_is_reported_to_systemd(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
     surround(monkeypatch, manager.variables())
     health = Health()
     with reporting(health) as told:
@@ -65,7 +65,9 @@ def test_systemd_is_told_of_every_change(manager: Systemd, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("waits_long")
-def test_stopping_is_told_at_once_and_not_twice(manager: Systemd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_is_reported_at_once_and_not_twice(
+    manager: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
     surround(monkeypatch, manager.variables())
     health = Health()
     with reporting(health):
@@ -135,7 +137,7 @@ def test_children_do_not_inherit_it(manager: Systemd, monkeypatch: pytest.Monkey
     assert seen.stdout == "[]\n"
 
 
-def test_a_socket_that_is_gone_or_comes_back_fails_nobody(
+def test_a_socket_that_is_removed_or_comes_back_fails_no_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "notify"
@@ -157,7 +159,7 @@ def test_a_socket_that_is_gone_or_comes_back_fails_nobody(
 
 def test_one_that_does_not_listen_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with systemd(str(tmp_path / "notify")) as manager:
-        # Nobody reads any more, and the queue of the socket is full.
+        # systemd does not read any more, and the queue of the socket is full.
         manager.listen_no_more()
         surround(monkeypatch, manager.variables(watchdog=0.02))
         health = Health()

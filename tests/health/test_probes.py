@@ -18,7 +18,7 @@ from tests.health.listening import ask
 
 JSON = "application/json"
 
-# Ends in the middle of an answer that nobody reads, and in the middle of a question.
+# Ends in the middle of an answer that the client does not read, and in the middle of a question.
 ENDS = """
 import socket, sys, time
 from penstock.health import Health, reporting
@@ -69,7 +69,7 @@ def test_they_say_how_it_is(health: Health, port: int) -> None:
     assert ask(port, "/readyz") == (503, "not ready: stopping\n")
 
 
-def test_who_asks_for_json_gets_it(health: Health, port: int) -> None:
+def test_a_client_that_asks_for_json_gets_it(health: Health, port: int) -> None:
     status, text = ask(port, "/readyz", Accept=JSON)
     assert (status, json.loads(text)) == (503, {"ready": False, "why": "starting"})
     status, text = ask(port, "/livez", Accept=f"text/html, {JSON}")
@@ -97,7 +97,7 @@ def test_the_answer_is_not_to_be_kept_and_says_little_of_us(port: int) -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /livez HT", b"GET /livez HTTP/1.1\r\nHost"], ids=len)
-def test_clients_that_hang_keep_nobody_from_an_answer(port: int, said: bytes) -> None:
+def test_clients_that_hang_keep_no_other_client_from_an_answer(port: int, said: bytes) -> None:
     with ExitStack() as stack:
         for _ in range(100):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -113,7 +113,7 @@ def test_clients_that_hang_keep_nobody_from_an_answer(port: int, said: bytes) ->
     [b"\0\xff\x16\x03\r\n\r\n", b"GET\r\n\r\n", b"x" * 70000, b"GET /livez HTTP/9.9\r\n\r\n"],
     ids=len,
 )
-def test_nonsense_harms_nobody(port: int, nonsense: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_nonsense_does_no_harm(port: int, nonsense: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(nonsense)
         client.shutdown(socket.SHUT_WR)

@@ -38,7 +38,7 @@ def test_a_loop_that_does_not_turn_is_neither_live_nor_ready() -> None:
     assert health.readiness()[0]
 
 
-def test_who_looks_after_others_is_not_live_while_one_of_them_hangs() -> None:
+def test_a_parent_is_not_live_while_one_of_its_children_hangs() -> None:
     health = Health()
     health.set_ready(True)
     health.beat()
@@ -59,7 +59,7 @@ def test_one_that_stops_is_live_and_not_ready_whatever_comes() -> None:
     assert health.liveness() == (True, "")
 
 
-def test_whoever_waits_is_told_of_changes_only() -> None:
+def test_a_waiter_is_woken_by_changes_only() -> None:
     health = Health()
     seen = health.wait(0, 0)
     health.set_ready(False, "starting")

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-# Each query yields lines. The owner is called "owner": who that is differs from one database to another.
+# Each query yields lines. The owner is called "owner": its name differs between databases.
 _QUERIES = {
     "schema": """
         select concat_ws(', ', 'acl ' || n.nspacl::text, 'comment ' || obj_description(n.oid, 'pg_namespace'))
@@ -104,7 +104,7 @@ def describe(connection: psycopg.Connection[Any], *, bodies: bool = True) -> lis
         row = cursor.execute(
             "select nspowner::regrole::text from pg_namespace where nspname = 'penstock'"
         ).fetchone()
-        owner = row[0] if row else "nobody"
+        owner = row[0] if row else "no_owner"
         for title, query in queries.items():
             found = sorted(str(line[0]) for line in cursor.execute(query))
             lines += [

@@ -73,7 +73,7 @@ def bare_server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
 @pytest.fixture
 def bare(bare_server: Server) -> Iterator[Cluster]:
-    """A server without the roles, to see who creates them, and that they go."""
+    """A server without the roles, to see which call creates them, and that they are dropped."""
     cluster = Cluster(bare_server)
     yield cluster
     cluster.clean()

@@ -174,7 +174,7 @@ def test_a_fresh_install_into_a_schema_that_was_there(
         install(attacker.sql)
 
 
-def test_a_deployer_who_is_a_member_of_the_owner(
+def test_a_deployer_that_is_a_member_of_the_owner(
     attacker: Attacker, bare: Cluster, open_connection: Open, install: Install
 ) -> None:
     schema.install(attacker.sql, older())
@@ -211,7 +211,7 @@ def test_a_superuser_runs_no_function_of_the_owner(
     attacker.assert_has_gained_nothing()
 
 
-def test_a_superuser_who_has_switched_to_the_owner(
+def test_a_superuser_that_has_switched_to_the_owner(
     attacker: Attacker, open_connection: Open, install: Install
 ) -> None:
     schema.install(attacker.sql, older())

@@ -1,4 +1,4 @@
-"""Who may install: a superuser, an owner of the database with and without the right to create roles."""
+"""Roles that may install: a superuser, a database owner with and without the right to create roles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLISHER = {
     *("declare_queue", "queue_difference", "create_group", "put_schedule", "advance_schedule"),
     *("list_schedules", "get_result"),
 }
-EVERYBODY = {"clock", "schema_version", "done_channel"}
+EVERY_ROLE = {"clock", "schema_version", "done_channel"}
 
 
 def _callable(connection: psycopg.Connection[Any], role: str) -> set[str]:
@@ -39,12 +39,12 @@ def _owners(connection: psycopg.Connection[Any]) -> set[str]:
     return {row[0] for row in rows}
 
 
-def test_an_owner_who_may_create_roles(bare: Cluster, open_connection: Open) -> None:
+def test_an_owner_that_may_create_roles(bare: Cluster, open_connection: Open) -> None:
     owner = bare.make_login("createrole")
     connection = open_connection(bare.make_database(owner), owner)
     schema.install(connection)
     assert len(bare.roles()) == 4
-    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERYBODY
+    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERY_ROLE
     assert _callable(connection, "penstock_admin") >= _callable(connection, "penstock_consumer") | PUBLISHER
     for role in bare.roles():
         assert connection.execute(
@@ -54,7 +54,7 @@ def test_an_owner_who_may_create_roles(bare: Cluster, open_connection: Open) -> 
     assert bare.roles() == []
 
 
-def test_an_owner_who_may_not(bare: Cluster, open_connection: Open) -> None:
+def test_an_owner_that_may_not_create_roles(bare: Cluster, open_connection: Open) -> None:
     owner = bare.make_login("nocreaterole")
     dsn = bare.make_database(owner)
     connection, superuser = open_connection(dsn, owner), open_connection(dsn)
@@ -69,7 +69,7 @@ def test_an_owner_who_may_not(bare: Cluster, open_connection: Open) -> None:
         superuser.execute(f"create role {role}".encode())
     superuser.execute("grant penstock_publisher, penstock_consumer, penstock_viewer to penstock_admin")
     schema.install(connection)
-    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERYBODY
+    assert _callable(connection, "penstock_publisher") == PUBLISHER | EVERY_ROLE
     assert _owners(connection) == {owner}
     again = schema.install(connection)
     assert again.before == again.after
@@ -115,7 +115,7 @@ def test_an_owner_that_cannot_log_in(bare: Cluster, open_connection: Open) -> No
     assert (caught.value.diag.message_hint or "").endswith(f"with the option -c role={owner}.")
 
 
-def test_a_schema_that_a_superuser_made_for_somebody(bare: Cluster, open_connection: Open) -> None:
+def test_a_schema_that_a_superuser_made_for_another_role(bare: Cluster, open_connection: Open) -> None:
     owner = bare.make_login()
     dsn = bare.make_database()
     open_connection(dsn).execute(f"create schema penstock authorization {owner}")
@@ -125,7 +125,7 @@ def test_a_schema_that_a_superuser_made_for_somebody(bare: Cluster, open_connect
     assert _owners(connection) == {owner}
 
 
-def test_somebody_without_rights_is_refused(bare: Cluster, open_connection: Open) -> None:
+def test_a_role_without_rights_is_refused(bare: Cluster, open_connection: Open) -> None:
     stranger = bare.make_login()
     dsn = bare.make_database()
     connection, superuser = open_connection(dsn, stranger), open_connection(dsn)

@@ -50,7 +50,7 @@ def test_in_the_callers_transaction(cluster: Cluster, open_connection: Open) -> 
     assert everything(connection) == before
 
 
-def test_somebody_elses_schema_is_not_dropped(cluster: Cluster, open_connection: Open) -> None:
+def test_a_schema_of_another_owner_is_not_dropped(cluster: Cluster, open_connection: Open) -> None:
     connection = open_connection(cluster.make_database())
     schema.install(connection)
     connection.execute("set role pg_monitor")

@@ -1,4 +1,4 @@
-"""Somebody's own connection, of every library: how it is opened, what it runs, how its transaction ends."""
+"""The caller's own connection, of every library: how it is opened, what it runs, how its transaction ends."""
 
 from __future__ import annotations
 

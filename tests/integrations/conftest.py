@@ -32,6 +32,6 @@ def shop(servers: Servers, server18: Server) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def shop_sql(shop: str) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that sees what everybody sees."""
+    """A connection that sees committed rows only."""
     with psycopg.connect(shop, autocommit=True) as connection:
         yield connection

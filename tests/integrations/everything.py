@@ -20,7 +20,7 @@ __all__ = ["METHODS", "NOW", "Step", "call_everything", "start_ids", "stop_clock
 # The clock stands still, at a moment that a careless way through text or floats would not keep.
 NOW = datetime(2030, 12, 31, 22, 58, 59, 987653, tzinfo=UTC)
 
-WORKER, BILLER, UNDERTAKER, NOBODY = "worker", "biller", "undertaker", "nobody"
+WORKER, BILLER, UNDERTAKER, NO_HOLDER = "worker", "biller", "undertaker", "no_holder"
 
 # What is awaited of a transaction, be it inherited or not.
 METHODS = {
@@ -189,17 +189,17 @@ async def _publish(api: AsyncApi) -> list[int]:
 async def _settle(api: AsyncApi) -> None:
     claimed = await api.consume_batch("mail", batch_size=7, visibility_timeout=100.5, token=WORKER)
     await api.ack(claimed[0], result={"r": [1, None]})
-    await api.ack_many([*claimed[1:3], dataclasses.replace(claimed[3].receipt, token=NOBODY)])
+    await api.ack_many([*claimed[1:3], dataclasses.replace(claimed[3].receipt, token=NO_HOLDER)])
     await api.nack(claimed[3], delay=60, error="failed: 100% ☃")
     await api.reject(claimed[4], "rejected")
     assert await api.reject_unreadable("mail", batch_size=5) == []
     await api.release(claimed[5])
-    nobodys = dataclasses.replace(claimed[6].receipt, token=NOBODY)
+    not_held = dataclasses.replace(claimed[6].receipt, token=NO_HOLDER)
     await api.send_many("mail", ["one", "two", "three", "four"], priority=0)
     others = await api.consume_batch("mail", batch_size=3, visibility_timeout=100, token=WORKER)
-    await api.nack_many([*others[:1], nobodys], delay=timedelta(minutes=2), error="failed: 100% ☃")
-    await api.release_many([*others[1:2], nobodys], delay=60)
-    await api.reject_many([*others[2:], nobodys], error="rejected: %s")
+    await api.nack_many([*others[:1], not_held], delay=timedelta(minutes=2), error="failed: 100% ☃")
+    await api.release_many([*others[1:2], not_held], delay=60)
+    await api.reject_many([*others[2:], not_held], error="rejected: %s")
     await api.extend(claimed[6], 1000)
     await api.extend_many([claimed[6], claimed[0].receipt], timedelta(seconds=9.5))
     await api.pulse(WORKER, timedelta(hours=1))

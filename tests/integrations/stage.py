@@ -1,4 +1,4 @@
-"""Where a behaviour is played: a client, somebody's connection, a queue and a table of their own."""
+"""The stage of a behaviour: a client, the caller's connection, a queue and a table of their own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Undo(Exception):  # noqa: N818 - no error
 
 @dataclass(frozen=True)
 class Stage:
-    """A client, and a connection of somebody to the same database."""
+    """A client, and a connection of the caller to the same database."""
 
     driver: Driver
     client: AsyncClient
@@ -46,7 +46,7 @@ class Stage:
         await self.caller.execute(f"insert into shop.orders values ('{self.queue}')")
 
     def orders(self) -> int:
-        """How many of the caller's orders everybody sees."""
+        """How many of the caller's orders other sessions see."""
         found = self.sql.execute(
             "select count(*) from shop.orders where queue = %s", (self.queue,)
         ).fetchone()
@@ -69,13 +69,13 @@ class Stage:
         return await self.claim()
 
     async def details(self, message_id: int) -> MessageDetails:
-        """What everybody sees of a message, which must be there."""
+        """What other sessions see of a message, which must exist."""
         found = await self.client.get_message(self.queue, message_id)
         assert found is not None
         return found
 
     async def payloads(self) -> list[Any]:
-        """What everybody can claim now, and leaves there."""
+        """What any session could claim now; it stays there."""
         found = list[Any]()
         with suppress(_Undo):
             async with self.client.transaction() as tx:

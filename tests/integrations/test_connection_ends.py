@@ -1,4 +1,4 @@
-"""A connection that is closed, given back or lent from somebody else, while a message was settled on it."""
+"""A connection that is closed, returned to a pool or borrowed, while a message was settled on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors in somebody's transaction: ours for what the schema refuses, the driver's own for all else."""
+"""Errors in the caller's transaction: ours for what the schema refuses, the driver's own for all else."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ REFUSALS = [
     ),
     Refusal(
         penstock.TopicNotFound,
-        lambda stage: stage.tx.publish_many("nobody's", [1]),
-        'topic "nobody\'s" does not exist',
+        lambda stage: stage.tx.publish_many("missing's", [1]),
+        'topic "missing\'s" does not exist',
         "create_topic",
     ),
     Refusal(

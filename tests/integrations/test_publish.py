@@ -1,4 +1,4 @@
-"""Publish and send in somebody's transaction."""
+"""Publish and send in the caller's transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claim, settle and extend in somebody's transaction, and what is left of it after a rollback."""
+"""Claim, settle and extend in the caller's transaction, and what is left of it after a rollback."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_extend_and_pulse(stage: Stage) -> None:
 
     await stage.caller.begin()
     assert await stage.tx.pulse(stage.queue, 2000, [stage.queue]) == 2
-    assert await stage.tx.pulse("nobody", 2000) == 0
+    assert await stage.tx.pulse("no_holder", 2000) == 0
     await stage.caller.commit()
     for message in (first, second):
         until = (await stage.details(message.id)).leased_until

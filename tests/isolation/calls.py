@@ -49,7 +49,7 @@ class Call:
 
 
 SETTINGS = {"max_delivery_attempts": 2, "retain_completed_seconds": 60, "retain_dead_seconds": 60}
-# So many that all of the stock but the last two that would be ready are in their places.
+# So many that all of the stock but the last two that would be ready hold their permits.
 CAPS = {"max_active": 100, "tenant_max_active": 13}
 
 # Completed messages lie in the reverse order of their ids, as when the first takes longest.

@@ -92,7 +92,7 @@ select 'reference without its message: ' || to_jsonb(r)::text
 from penstock.payload_references r
 where not exists (select from kept m where m.large and (r.queue_id, r.payload_id) = (m.queue_id, m.id))
 union all
-select 'payload that nobody will remove: ' || p.id
+select 'payload that will never be removed: ' || p.id
 from penstock.payloads p
 where p.id not in (select payload_id from penstock.payload_references)
     and p.id not in (select payload_id from penstock.payload_orphans)

@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 
-# Whoever holds the lock of a gate stops those who come by.
+# The session that holds the lock of a gate stops every session that reaches it.
 GATES = 20260101
 
 PAUSE = f"""
@@ -44,5 +44,5 @@ def trust_the_floor_it_sees(connection: psycopg.Connection[Any]) -> None:
 
 
 def forget_the_lock(connection: psycopg.Connection[Any]) -> None:
-    """Who raises the floor does not keep others from entering meanwhile."""
+    """A session that raises the floor does not keep publishers from entering meanwhile."""
     rewrite(connection, "_raise_floor", "perform pg_advisory_xact_lock(1346719315, queue_id)", "null")

@@ -22,7 +22,7 @@ Isolation = Literal["read committed", "repeatable read", "serializable"]
 PATIENCE_SECONDS = 30
 LONGER_THAN_ANY_LOCK_TIMEOUT_SECONDS = 2
 
-# Who changes a cap sleeps between two tries.
+# A session that changes a cap sleeps between two tries.
 WAITS = """
 select wait_event_type = 'Lock' or wait_event = 'PgSleep' from pg_stat_activity where pid = %s
 """
@@ -68,7 +68,7 @@ class Step:
         return self
 
     def passes(self) -> list[Row]:
-        """Its rows, when it waited for nobody, or not for longer than a lock_timeout of the schema."""
+        """Its rows, if it did not wait, or not for longer than a lock_timeout of the schema."""
         waiting_since: float | None = None
         while not self._outcome.done():
             if self.settle():

@@ -32,7 +32,7 @@ def number_active(spec: Spec) -> int:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_claim_x_claim_for_the_last_place(spec: Spec, commits: bool) -> None:
+def test_claim_x_claim_for_the_last_permit(spec: Spec, commits: bool) -> None:
     a, b = spec.sessions(2)
     queue(a, max_active=1)
     ids = a.send("q", 3)
@@ -45,7 +45,7 @@ def test_claim_x_claim_for_the_last_place(spec: Spec, commits: bool) -> None:
 
 
 def test_claim_x_claim_both_open(spec18: Spec) -> None:
-    """Who was too late for a permit keeps messages from nobody, once its transaction has ended."""
+    """A claim that was too late for a permit holds no messages once its transaction has ended."""
     a, b, c = spec18.sessions(3)
     queue(a, max_active=4, **LINE)
     ids = a.send("q", 8)
@@ -82,7 +82,7 @@ def test_ack_x_publish_of_one_that_waits(spec18: Spec, ack_commits_first: bool, 
 
 
 def test_ack_x_publish_x_publish(spec18: Spec) -> None:
-    """Nor is the one that waits overtaken by the next, who finds the tenant permit free."""
+    """Nor is the waiting message overtaken by the next, which finds the tenant permit free."""
     a, b = spec18.sessions(2)
     queue(a, tenant_max_active=1)
     a.send("q", tenant="acme")
@@ -416,8 +416,8 @@ def test_floor_x_open_claim(spec18: Spec) -> None:
 )
 @pytest.mark.parametrize("last_token", [WORKER, "v"], ids=["one token", "several tokens"])
 @pytest.mark.parametrize("takes_all", ["purge_queue", "delete_queue"])
-def test_ack_x_who_takes_all(spec: Spec, takes_all: str, last_token: str, caps: dict[str, Any]) -> None:
-    """Whoever settles has the queue's lock before it locks a message: nobody waits in a circle."""
+def test_ack_x_call_that_takes_all(spec: Spec, takes_all: str, last_token: str, caps: dict[str, Any]) -> None:
+    """A settling session takes the queue's lock before it locks a message: no deadlock."""
     holder, a, b = spec.sessions(3)
     for session in (a, b):
         session.run("set deadlock_timeout = '2ms'")
@@ -433,7 +433,7 @@ def test_ack_x_who_takes_all(spec: Spec, takes_all: str, last_token: str, caps: 
 
 
 def test_alter_x_delete_topic(spec18: Spec) -> None:
-    """Who sets a cap lets go between two tries: so the topic may be gone before it comes to it."""
+    """alter_queue releases its locks between two tries: the topic may be removed meanwhile."""
     holder, a, b = spec18.sessions(3)
     for session in (a, b):
         session.run("set deadlock_timeout = '2ms'")
@@ -463,7 +463,7 @@ def expired(spec18: Spec) -> tuple[Session, Session]:
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_claim_x_expiry_of_the_last_place(
+def test_claim_x_expiry_of_the_last_permit(
     spec18: Spec, expired: tuple[Session, Session], commits: bool
 ) -> None:
     a, b = expired

@@ -21,7 +21,7 @@ ACTIVE = """
 select q.name, a.priority, count(*)
 from penstock.active a join penstock.queues q on q.id = a.queue_id group by q.name, a.priority
 """
-# Those who were at work at that moment have come to their end, and there are no more than two claims.
+# The sessions at work at that moment have ended, and there are no more than two claims.
 AT_MOST_TWO_SINCE = """
 select pg_snapshot_xmin(pg_current_snapshot()) >= %s::xid8 and (select count(*) <= 2 from penstock.active)
 """
@@ -167,7 +167,7 @@ def test_a_cap_that_is_altered_all_the_time(connect18: Connect) -> None:
         crowd.watch(at_most({}, {"q": 12}))
         crowd.start(alter, *[crowd.consume(["q"])] * 6)
         assert altered.wait(30)
-        # Who was in the middle of a claim has come to its end, and so has the work on what was claimed.
+        # The claims that were open have ended, and so has the work on the claimed messages.
         (now,) = owner.execute("select pg_snapshot_xmax(pg_current_snapshot())::text").fetchone() or ("",)
         crowd.go_on(0, lambda: owner.execute(AT_MOST_TWO_SINCE, (now,)).fetchone() == (True,))
         for _ in range(20):
@@ -176,7 +176,7 @@ def test_a_cap_that_is_altered_all_the_time(connect18: Connect) -> None:
             crowd.over.wait(0.01)
         crowd.drain(owner)
     crowd.verdict()
-    # What was put aside, since somebody else was at the same debt, is taken by the next who looks.
+    # Permits that were deferred, because another session repaid the same debt, are taken by the next call.
     owner.execute("select penstock.maintain()")
     assert owner.execute(PERMITS).fetchall() == [(0, 2)]
 
@@ -234,7 +234,7 @@ def test_backends_that_are_killed_leave_no_permit_behind(database18: str, connec
 
 # tenant_max_active
 
-SEATED = """
+WITH_TENANT_PERMITS = """
 select tenant, count(*) from (
     select tenant from penstock.ready union all select tenant from penstock.active
 ) m group by tenant
@@ -294,7 +294,7 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
             connection.execute("select penstock.raise_floor('q')")
 
     def look(connection: Connection) -> list[str]:
-        rows = connection.execute(SEATED).fetchall()
+        rows = connection.execute(WITH_TENANT_PERMITS).fetchall()
         return [f"{number} of {tenant!r}" for tenant, number in rows if number > 2]
 
     with crowd:
@@ -351,7 +351,7 @@ def test_hundreds_of_tenants_and_none_is_left_behind(connect18: Connect, maintai
             linger(connection, 0.1)
 
     def look(connection: Connection) -> list[str]:
-        rows = connection.execute(SEATED).fetchall()
+        rows = connection.execute(WITH_TENANT_PERMITS).fetchall()
         return [f"{number} of {tenant!r}" for tenant, number in rows if number > 1]
 
     with crowd:

@@ -31,7 +31,7 @@ with_and_without_caps = pytest.mark.parametrize("caps", [{}, CAPS], ids=["no cap
 
 
 def holds(stock: Stock) -> dict[str, str]:
-    """Where somebody else is in the middle of something: a message, a key, a payload, a day, a queue."""
+    """Locks that another session may hold: on a message, a key, a payload, a day, a queue."""
     states = (stock.ready, stock.scheduled, stock.active, stock.expired, stock.dead, stock.done)
     middle = [ids[2] for ids in states] + [stock.ready[4]]
     large = [ids[0] for ids in states]
@@ -124,7 +124,7 @@ def test_no_pair_of_calls_deadlocks(spec18: Spec, caps: dict[str, int]) -> None:
     assert deadlocks == [], "\n".join(deadlocks)
 
 
-# What nobody holds who does not hold the message or the queue's lock as well, or is maintenance itself.
+# Only maintenance holds these alone; any other session also holds the message's or the queue's lock.
 NEVER_HELD_ALONE = {
     "key being freed",
     "reference",
@@ -138,8 +138,8 @@ NEVER_HELD_ALONE = {
 
 @with_and_without_caps
 @pytest.mark.parametrize("patient", ["consume", "consume, late", "pulse", "purge_dlq", "maintain, late"])
-def test_some_calls_wait_for_nobody(spec18: Spec, patient: str, caps: dict[str, int]) -> None:
-    """Whatever others are in the middle of: what is locked is left for the next time."""
+def test_some_calls_do_not_wait(spec18: Spec, patient: str, caps: dict[str, int]) -> None:
+    """Whatever other sessions hold: locked rows are left for the next call."""
     stock = stocked(spec18, caps)
     holder, a = spec18.session(), spec18.session()
     (made,) = (each for each in all_calls(stock) if each.name == patient)
@@ -153,7 +153,7 @@ def test_some_calls_wait_for_nobody(spec18: Spec, patient: str, caps: dict[str, 
 
 @pytest.mark.parametrize("takes_all", ["purge_queue", "delete_queue"])
 def test_nack_in_the_transaction_of_its_claim(spec: Spec, takes_all: str) -> None:
-    """Two calls in one transaction may deadlock with who empties the queue: then one of them fails."""
+    """Two calls in one transaction may deadlock with a session that empties the queue: one fails."""
     a, b = impatient(spec.session()), impatient(spec.session())
     a.value("create_queue", "q")
     a.send("q")
@@ -309,7 +309,7 @@ def linguistic(server: Server) -> Iterator[Spec]:
 
 
 def test_requeue_x_publish_where_text_is_sorted_otherwise(linguistic: Spec) -> None:
-    """Everybody takes dedup keys in the order of their bytes, whatever the collation of the database."""
+    """Every session takes dedup keys in the order of their bytes, whatever the collation of the database."""
     holder, a, b = linguistic.session(), impatient(linguistic.session()), impatient(linguistic.session())
     keys = ["a", "B", "c", "D"]
     holder.value("create_queue", "q", max_delivery_attempts=1)

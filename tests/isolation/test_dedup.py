@@ -1,4 +1,4 @@
-"""One unfinished message a key, whoever comes first."""
+"""One unfinished message a key, whichever session comes first."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_dedup_x_dedup(spec: Spec, setup: Session, first_commits: bool) -> None:
 
 @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
 def test_dedup_x_dedup_with_a_snapshot(spec: Spec, setup: Session, isolation: Isolation) -> None:
-    """It cannot see who holds the key: the caller has to try again."""
+    """The snapshot cannot see the holder of the key: the caller has to try again."""
     a, b = spec.sessions(2)
     a.begin()
     first = a.value("send_message", "one", "1", dedup_key="k")

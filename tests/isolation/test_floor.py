@@ -89,7 +89,7 @@ def test_publish_x_raise_floor(spec: Spec, isolation: Isolation, raise_commits: 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_open_publisher_x_raise_floor(spec: Spec, isolation: Isolation) -> None:
-    """Who has published and stays open keeps its own queue's floor down, not another's."""
+    """A publisher with an open transaction keeps its own queue's floor down, not another's."""
     a, b = queues(spec), spec.session()
     b.begin(isolation)
     (message,) = b.send("q")

@@ -1,4 +1,4 @@
-"""Who holds a message: claims, leases that run out, and what their holders do meanwhile."""
+"""Holders of a message: claims, leases that run out, and what the holders do meanwhile."""
 
 import pytest
 

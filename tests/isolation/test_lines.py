@@ -341,8 +341,8 @@ def test_a_claim_of_one_message_that_stays_open_hides_one_message(spec18: Spec) 
     b.rollback()
 
 
-@pytest.mark.parametrize("who", ["publisher", "settler"])
-def test_a_message_is_not_taken_along_into_a_transaction_that_stays_open(spec18: Spec, who: str) -> None:
+@pytest.mark.parametrize("role", ["publisher", "settler"])
+def test_a_message_is_not_taken_along_into_a_transaction_that_stays_open(spec18: Spec, role: str) -> None:
     a, b, c = spec18.sessions(3)
     queue(a, cap=5)
     a.send("q", tenant="known")
@@ -351,7 +351,7 @@ def test_a_message_is_not_taken_along_into_a_transaction_that_stays_open(spec18:
     sent = c.send("q", tenant="known")
     c.commit()
     b.begin()
-    if who == "publisher":
+    if role == "publisher":
         b.send("q", tenant="known")
     else:
         b.ack("q", *held)
@@ -359,7 +359,7 @@ def test_a_message_is_not_taken_along_into_a_transaction_that_stays_open(spec18:
     b.rollback()
 
 
-def test_a_first_cap_waits_for_open_claims_and_holds_up_nobody(spec18: Spec) -> None:
+def test_a_first_cap_waits_for_open_claims_and_holds_up_no_session(spec18: Spec) -> None:
     a, b, c = spec18.sessions(3)
     a.value("create_queue", "q", max_delivery_attempts=0)
     a.send("q", 5, tenant="acme")

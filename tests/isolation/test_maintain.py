@@ -1,4 +1,4 @@
-"""Maintenance, from however many processes, beside everybody else."""
+"""Maintenance, from however many processes, beside all other sessions."""
 
 from datetime import timedelta
 from typing import Any
@@ -134,7 +134,7 @@ def test_claim_x_time_to_live(spec: Spec) -> None:
 
 
 def test_ack_x_new_days(spec: Spec) -> None:
-    """Days are added and dropped in a moment when nobody acks: maintenance does not wait for an open ack."""
+    """Days are added and dropped while no session acks: maintenance does not wait for an open ack."""
     a, b = spec.sessions(2)
     a.value("create_queue", "q")
     a.send("q", 2)

@@ -311,7 +311,7 @@ def test_publish_with_a_snapshot_older_than_a_setting(
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
 def test_first_tenant_x_first_tenant(spec: Spec, isolation: Isolation) -> None:
-    """A queue gives ranks by tenant from its first one on. Who comes at the same time does not wait."""
+    """A queue gives ranks by tenant from its first one on. A concurrent publisher does not wait."""
     a, b = spec.sessions(2)
     a.value("create_queue", "q")
     plain = a.send("q", 3)

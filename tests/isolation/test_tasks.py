@@ -49,7 +49,7 @@ def test_two_finish_a_group_at_once(spec: Spec, setup: Session) -> None:
     assert callbacks(spec) == 1
 
 
-def test_who_gave_up_leaves_the_group_to_the_next(spec: Spec, setup: Session) -> None:
+def test_a_session_that_gave_up_leaves_the_group_to_the_next(spec: Spec, setup: Session) -> None:
     a, b = spec.sessions(2)
     group, ids = start_group(setup, 1)
     ack(setup, group, ids[0], 0)
@@ -62,7 +62,7 @@ def test_who_gave_up_leaves_the_group_to_the_next(spec: Spec, setup: Session) ->
 
 @pytest.mark.parametrize("first_commits_first", [True, False])
 def test_the_last_two_members_end_at_once(spec: Spec, setup: Session, first_commits_first: bool) -> None:
-    """Neither waits for the other, neither sees the other; whoever looks last after its commit sees both."""
+    """Neither waits for or sees the other; the session that checks last, after its commit, sees both."""
     a, b = spec.sessions(2)
     group, ids = start_group(setup)
     for position, session in enumerate((a, b)):
@@ -94,7 +94,7 @@ def test_both_commit_and_then_both_finish(spec: Spec, setup: Session) -> None:
 
 
 def test_a_look_at_a_group_that_is_not_complete_locks_nothing(spec: Spec, setup: Session) -> None:
-    """Else the one whose member was the last could pass the group over, and nobody would send."""
+    """Else the session with the last member could skip the group, and no session would send."""
     a, b = spec.sessions(2)
     group, ids = start_group(setup)
     ack(a, group, ids[0], 0)
@@ -106,7 +106,7 @@ def test_a_look_at_a_group_that_is_not_complete_locks_nothing(spec: Spec, setup:
     assert callbacks(spec) == 1
 
 
-def test_members_of_one_group_wait_for_nobody(spec: Spec, setup: Session) -> None:
+def test_members_of_one_group_do_not_wait(spec: Spec, setup: Session) -> None:
     sessions = spec.sessions(4)
     group, ids = start_group(setup, 4)
     for position, session in enumerate(sessions):
@@ -148,7 +148,7 @@ def test_maintain_passes_by_a_queue_that_is_being_deleted(spec: Spec, setup: Ses
 # A lease that was lost
 
 
-def test_an_ack_of_tasks_that_somebody_else_has_by_now(spec: Spec, setup: Session) -> None:
+def test_an_ack_of_tasks_that_another_worker_holds_by_now(spec: Spec, setup: Session) -> None:
     """The late ack changes nothing: no result, no word; that of the other does."""
     late, other = spec.sessions(2)
     group = setup.value("create_group", 1, "then", "{}", None)
@@ -164,7 +164,7 @@ def test_an_ack_of_tasks_that_somebody_else_has_by_now(spec: Spec, setup: Sessio
     assert callbacks(spec) == 1
 
 
-def test_an_ack_that_waits_for_who_takes_the_lease_back(spec: Spec, setup: Session) -> None:
+def test_an_ack_that_waits_for_the_session_that_takes_the_lease_back(spec: Spec, setup: Session) -> None:
     late, other = spec.sessions(2)
     setup.send("q")
     (claim,) = late.claim("q", 1, consumer_token=LATE, vt_seconds=0)
@@ -199,7 +199,7 @@ def test_two_advance_a_schedule_at_once(spec: Spec, setup: Session) -> None:
     assert len(spec.states("q")) == 1
 
 
-def test_who_gave_up_leaves_the_tick_to_the_next(spec: Spec, setup: Session) -> None:
+def test_a_session_that_gave_up_leaves_the_tick_to_the_next(spec: Spec, setup: Session) -> None:
     a, b = spec.sessions(2)
     put(setup)
     a.begin()
@@ -282,7 +282,7 @@ def test_two_declare_a_queue_at_once(spec: Spec, second: tuple[int, ...], first_
 
 
 def test_two_keep_results_for_longer_at_once(spec: Spec, setup: Session) -> None:
-    """The longer counts, whoever comes last."""
+    """The longer counts, whichever session comes last."""
     a, b = spec.sessions(2)
     a.begin()
     a.value("declare_queue", "q", None, 200000)

@@ -41,7 +41,7 @@ class Delivery:
 
 @dataclass(slots=True)
 class Record:
-    """What the clients were told. Where a connection died before the answer came, nobody knows."""
+    """What the clients were answered. Where a connection died before the answer, the outcome is unknown."""
 
     committed: set[int] = field(default_factory=set)
     maybe_committed: set[int] = field(default_factory=set)

@@ -22,7 +22,7 @@ def test_backends_are_terminated(database18: str, connect18: Connect) -> None:
     load = Load(lambda: database18)
     load.prepare()
     killer = connect18()
-    # Who was terminated may be seen for a while after its client knows, and does not die twice.
+    # A terminated backend stays visible for a while after its client knows. It is not killed twice.
     victims: list[int] = []
     with load.running():
         for _ in range(KILLS):

@@ -22,7 +22,7 @@ def test_lost() -> None:
     assert verdict(Record(committed={1, 2}), (1, "t")) == ["2 is lost"]
 
 
-def test_not_lost_where_nobody_knows() -> None:
+def test_not_lost_where_the_outcome_is_unknown() -> None:
     assert verdict(Record(committed={1}, maybe_committed={2, 3}), (1, "t"), (2, "t")) == []
 
 

@@ -31,6 +31,6 @@ OUTCOMES: list[tuple[str, BaseException | None, dict[str, Any]]] = [
     ("cancelled", asyncio.CancelledError(), {"called_off": True}),
     ("cancelled", None, {"called_off": True}),
     ("cancelled", LeaseLost(), {}),
-    # By itself: nobody has called it off.
+    # By itself: the worker has not cancelled it.
     ("failed", asyncio.CancelledError(), {}),
 ]

@@ -104,7 +104,7 @@ class TestMiddleware:
     ) -> None:
         caplog.set_level(logging.INFO, NAME)
         run(LoggingMiddleware(), error, **given)
-        # A start is for those who debug.
+        # A start is logged at debug level.
         [record] = caplog.records
         attempt = given.get("attempt", 1)
         failed = (

@@ -60,7 +60,7 @@ def test_busy_is_how_many_run() -> None:
 
 
 @pytest.mark.parametrize("methods", [("inc_busy",), ("dec_busy",), ("observe_duration",)])
-def test_a_collector_that_fails_harms_nobody(
+def test_a_collector_that_fails_does_no_harm(
     methods: tuple[str, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     collector = Broken(*methods)

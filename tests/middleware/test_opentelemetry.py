@@ -167,7 +167,7 @@ class TestRun:
             "penstock.tasks.outcomes.Reject",
         ]
 
-    def test_a_child_of_whoever_enqueued_it(self, traced: Traced) -> None:
+    def test_a_child_of_the_span_that_enqueued_it(self, traced: Traced) -> None:
         middleware = traced.middleware()
         headers = enqueue(middleware, call_of(), [17])
         run(middleware, headers=headers)

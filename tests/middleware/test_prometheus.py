@@ -123,7 +123,7 @@ def test_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert collected("penstock_tasks_busy") == 2
         assert collected("penstock_task_duration_seconds_count", outcome="done") == 2
 
-        # One is killed in the middle of a run, and whoever collects is told of it, as its manual says.
+        # One is killed in the middle of a run, and reported to the collector, as the manual says.
         processes[0].kill()
         processes[0].wait()
         monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))

@@ -253,7 +253,7 @@ class TestEnqueue:
             raise Shipwreck("no database")
         [span] = kept.transaction()["spans"]
         assert span["status"] == "internal_error"
-        # That is for whoever called to report.
+        # The caller has to report the error.
         assert kept.events() == []
 
 

@@ -97,7 +97,7 @@ async def test_many_at_once(database18: str, traced: Traced) -> None:
 
 
 async def test_a_group(database18: str, traced: Traced) -> None:
-    """Its members, and what follows when all of them are done, are in the trace of whoever started it."""
+    """Its members and its callback are in the trace of the caller that started the group."""
     app = penstock.App(database18, middleware=[traced.middleware()])
     member = app.task(name="member", queue="members")(as_kind("async", str))
     callback = app.task(name="callback", queue="callbacks")(as_kind("async", str))

@@ -188,7 +188,7 @@ class Dataset:
         )
 
     def params(self) -> dict[str, Any]:
-        """Ten ids that "me" holds in each queue, or ten of nobody."""
+        """Ten ids that "me" holds in each queue, or ten without a holder."""
         queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
         return {name: self._held(queue) for name, queue in queues.items()}
 

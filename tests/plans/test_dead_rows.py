@@ -38,7 +38,7 @@ RANGES = [
 
 @pytest.fixture
 def turned_over(connect18: Connect) -> Iterator[psycopg.Connection[Any]]:
-    """Queues through which 20,000 messages went while somebody looked at an old state of the database.
+    """Queues through which 20,000 messages went while another session held an old snapshot.
 
     With leases of a second: what is leased until later cannot be told from what was, but has been acked.
     """
@@ -130,13 +130,14 @@ def test_calls_do_not_walk_over_the_dead(turned_over: psycopg.Connection[Any], c
 
 
 def held(sql: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Ten ids that "me" holds in each queue, or ten of nobody."""
+    """Ten ids that "me" holds in each queue, or ten without a holder."""
     rows = sql.execute(
         """select q.name, a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
         where a.token = 'me' order by a.id"""
     ).fetchall()
-    nobodys = list(range(2_000_000_000, 2_000_000_010))
+    no_holder_ids = list(range(2_000_000_000, 2_000_000_010))
     queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
     return {
-        key: [message_id for name, message_id in rows if name == q] or nobodys for key, q in queues.items()
+        key: [message_id for name, message_id in rows if name == q] or no_holder_ids
+        for key, q in queues.items()
     }

@@ -25,7 +25,7 @@ queue_names = st.sampled_from(sorted(TOPICS))
 targets = st.sampled_from([("publish", "t"), ("publish", "t"), ("send", "a"), ("send", "b"), ("send", "c")])
 picks = st.integers(0, 7)
 """Which of the messages that a call could be about."""
-tokens = st.sampled_from(["held", "held", "held", "held", "seen", "nobody"])
+tokens = st.sampled_from(["held", "held", "held", "held", "seen", "no_holder"])
 consumers = st.sampled_from([None, "anna", "berta"])
 snapshots = st.sampled_from([None, None, None, "repeatable read", "serializable"])
 errors = st.sampled_from([None, "boom", "bang"])

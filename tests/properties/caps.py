@@ -23,7 +23,7 @@ def quotas(most: int | None, least: int, shares: tuple[int, ...]) -> tuple[int, 
     for priority in by_rest[: most - sum(permits)]:
         permits[priority] += 1
     while short := [p for p in PRIORITIES if permits[p] < needed[p]]:
-        # Who has the most to spare gives; of those, which the requirement does not say, the least urgent.
+        # The priority with the most to spare gives. Ties (the requirement is silent): the least urgent.
         giver = max(PRIORITIES, key=lambda p: (permits[p] - needed[p], p))
         permits[giver] -= 1
         permits[short[0]] += 1

@@ -154,8 +154,8 @@ def check_beside(model: Model, snapshot: Snapshot) -> set[int]:
     assert snapshot.payload_references == needed
     used = {message_id for ids in needed.values() for message_id in ids}
     stored = set(snapshot.payloads)
-    assert used <= stored, "a payload is gone that is still needed"
-    assert stored - used <= set(snapshot.orphans), "a payload is left behind that nobody will remove"
+    assert used <= stored, "a payload is removed that is still needed"
+    assert stored - used <= set(snapshot.orphans), "a payload is left behind that will never be removed"
     return stored - used
 
 

@@ -57,8 +57,8 @@ class Consuming(Publishing):
         """A leased message, and a token: its own, one that it was leased to before, or a wrong one."""
         message_id = self._pick(queue.state("active"), pick)
         message = queue.messages.get(message_id)
-        if message is None or message.token is None or whose == "nobody":
-            return message_id, "nobody"
+        if message is None or message.token is None or whose == "no_holder":
+            return message_id, "no_holder"
         return message_id, message.token if whose == "held" else self.seen[queue.name, message_id][0]
 
     # consume
@@ -227,7 +227,9 @@ class Consuming(Publishing):
         extended = [(message_id, self.model.extend(queue, message_id, token, seconds)) for message_id in ids]
         assert sorted(actual) == sorted((message_id, vt) for message_id, vt in extended if vt is not None)
 
-    @rule(token=st.sampled_from(["anna", "berta", "carla", "nobody"]), seconds=st.sampled_from([0, 10, 100]))
+    @rule(
+        token=st.sampled_from(["anna", "berta", "carla", "no_holder"]), seconds=st.sampled_from([0, 10, 100])
+    )
     def pulse(self, token: str, seconds: int) -> None:
         assert self.engine.one("select penstock.pulse(%s, %s)", [token, seconds]) == self.model.pulse(
             token, seconds

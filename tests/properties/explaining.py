@@ -92,7 +92,7 @@ def _behind(number: int) -> str:
 
 
 def _expected_waiting(queue: Queue, message: Message, now: datetime) -> list[str]:
-    """Who comes in is decided by the seats of its tenant, and by how many of them are before it."""
+    """Admission depends on the tenant's permits, and on the number of its messages that are in front."""
     if queue.cap is None:
         return ["lets it in"]
     line = [m for m in queue.state("waiting") if m.tenant == message.tenant and not m.over(now)]

@@ -83,7 +83,7 @@ class QueueMachine(Consuming):
             for _ in range(2):
                 self.maintain()
                 self.same()
-        assert not left_behind & self.left_behind, "payloads that nobody needs are still there"
+        assert not left_behind & self.left_behind, "payloads that no message needs are still there"
         for queue in self.model.queues.values():
             for message in queue.messages.values():
                 assert not self.model.kept_for_long_enough(queue, message), f"{message} is kept for too long"
@@ -93,8 +93,8 @@ class QueueMachine(Consuming):
                 assert message.state != "active" or (message.vt or START) > self.model.now, message
             heads = zip(queue.heads(), queue.floors, strict=True)
             low = [head is not None and head != floor for head, floor in heads]
-            aside = queue.fair or queue.quotas is not None
-            assert not any(low if aside else low[:4]), f"a floor of {queue.name} is low"
+            may_wait = queue.fair or queue.quotas is not None
+            assert not any(low if may_wait else low[:4]), f"a floor of {queue.name} is low"
 
     @rule(name=queue_names)
     def raise_floor(self, name: str) -> None:

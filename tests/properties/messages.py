@@ -80,7 +80,7 @@ class Message:
     holds_tenant_permit: bool = False
     """Whether it holds a permit of its tenant, while it is ready or active, under tenant_max_active."""
     turn: tuple[bool, int] = (True, 0)
-    """Where it waits aside: those that come back first, then as they came."""
+    """The order of waiting: redelivered messages first, then as they came."""
     entered_as: str = ""
     """How it came into ready: see Entry."""
     late_since: datetime | None = None
@@ -109,7 +109,7 @@ class Entry:
 
     new: behind what its tenant has waiting; back: in front; beside: one beside each that waits. Under a
     snapshot that cannot see the floor the rank is a fresh id, for what is new (fresh) and for what comes
-    back, which then may be anywhere; in a queue with tenants such a message waits aside instead.
+    back, which then may be anywhere; in a queue with tenants such a message goes to waiting instead.
     """
 
     message: Message

@@ -67,7 +67,7 @@ def check_choice(queue: Queue, chosen: Sequence[Message], most: int, at: datetim
 
 
 BEFORE = ("ready", "waiting", "scheduled")
-"""The states of a message that nobody has begun."""
+"""The states of a message that no consumer has claimed."""
 
 
 class Model:

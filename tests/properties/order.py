@@ -1,13 +1,13 @@
-"""The promises about order: who waits behind whom, whatever the ranks are.
+"""The promises about order: which message waits behind which, whatever the ranks are.
 
 Within a tenant the oldest is first. In a queue without tenants a message that is released, or lost for the
 first time, is put in front; one that failed goes beside a message that waits, one beside each. In one with
 tenants a new message goes next to the first in line, or behind what its tenant has waiting; what
 comes back goes behind the first in line, in front of what its tenant has waiting, one at each rank besides
-the tenant's own: so nobody has to wait for more than that, however much others have.
+the tenant's own: so no message waits for more than that, however much others have.
 Where a transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing that
 was there can be behind it, and what comes back has no better permit. In a queue with tenants such a message
-waits aside until it can be ranked.
+goes to waiting until it can be ranked.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _line(queue: Queue, priority: int) -> list[Message]:
 
 
 def _unknown(queue: Queue, message: Message) -> bool:
-    """Whether some of its line came in and were claimed in the same step: nobody knows their ranks."""
+    """Whether some of its line came in and were claimed in the same step: their ranks are unknown."""
     return any(m.priority == message.priority and m.rank is None for m in queue.passed)
 
 

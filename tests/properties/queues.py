@@ -1,4 +1,4 @@
-"""A queue of the model: its messages, the permits and tenant_permits they hold, who waits, who comes in."""
+"""A queue of the model: its messages, the permits and tenant permits they hold, waiting and admission."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Queue:
     fair: bool
     """Whether it has seen tenants, or has a cap for each of them."""
     floors: tuple[int, ...] = (0,) * 11
-    """Of the priorities, of what waits aside, of the permits of each priority, of tenants, the checks."""
+    """Of the priorities, of waiting, of the permits of each priority, of tenants, the checks."""
     heads_aside: tuple[int | None, ...] = (None,) * 7
-    """First ranks of what waits aside, permits of each priority, of tenants, of checks: the engine's."""
+    """First ranks of waiting messages, permits of each priority, of tenants, of checks: the engine's."""
     paused: bool = False
     permits: Permits = field(default_factory=Permits)
     messages: dict[int, Message] = field(default_factory=dict)
@@ -38,9 +38,9 @@ class Queue:
     left: Counter[int] = field(default_factory=Counter)
     """Permits that were given back in this step."""
     returned: Counter[str | None] = field(default_factory=Counter)
-    """Seats that were given back in this step and not handed on yet."""
+    """Tenant permits that were given back in this step and not handed on yet."""
     deferred_tenant_permits: Counter[str | None] = field(default_factory=Counter)
-    """Seats that were given back under a snapshot: free when somebody looks who can see all."""
+    """Tenant permits given back under a snapshot: free once a call without a snapshot sees them."""
     turns: int = 0
     lines: dict[str | None, int] = field(default_factory=dict)
     """Tenants that have permits, free or held, and how many, after the last step: the engine gives those."""
@@ -222,7 +222,7 @@ class Queue:
                 message.holds_tenant_permit = True
 
     def enter(self, messages: Iterable[Message], kind: str) -> None:
-        """Into ready, those that have a tenant permit where one is needed; else aside."""
+        """Into ready, those that have a tenant permit where one is needed; else into waiting."""
         lined_up: dict[str | None, int] = {}
         for message in messages:
             if kind in UNDER_SNAPSHOT and self.fair:
@@ -364,7 +364,7 @@ class Queue:
         self.permits.free = free
 
     def heads(self) -> tuple[int | None, ...]:
-        """The first rank of each priority, of what waits aside, of the permits of priorities and tenants."""
+        """The first rank of each priority, of waiting messages, of the permits of priorities and tenants."""
         ready = (line[0].rank if (line := self.line(p)) else None for p in PRIORITIES)
         return (*ready, *self.heads_aside)
 

@@ -102,7 +102,7 @@ def test_a_tenant_permit_that_repays_a_debt_is_not_taken_after_a_settle_under_a_
     assert delivery(sql18) == []
 
 
-def test_who_comes_in_for_one_whose_time_is_over_is_delivered_at_once(sql18: Sql) -> None:
+def test_the_successor_of_an_expired_message_is_delivered_at_once(sql18: Sql) -> None:
     sql18.execute(
         """create or replace function penstock.clock() returns timestamptz language sql volatile
         as $$ select current_setting('penstock.now')::timestamptz $$"""

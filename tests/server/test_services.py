@@ -82,7 +82,7 @@ def rename(dsn: str, function: str, name: str) -> None:
         connection.execute(f"alter function penstock.{function} rename to {name}".encode())
 
 
-async def test_the_trouble_of_each_service_is_told(database18: str) -> None:
+async def test_the_trouble_of_each_service_is_reported(database18: str) -> None:
     gateway = Gateway()
     async with running(Maintenance(database18, on_away=lambda: None), gateway) as probe:
         assert await probe.until(lambda _status, _text: True) == (200, "ready: up")

@@ -1,4 +1,4 @@
-"""Who is where in a queue with caps, as the tables say it."""
+"""Which messages are ready, active or waiting in a queue with caps, read from the tables."""
 
 from __future__ import annotations
 

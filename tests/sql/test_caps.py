@@ -85,7 +85,7 @@ def test_a_claim_that_asks_for_less_than_half_gets_what_it_asks_for(engine: Engi
     assert free_permits(engine) == {0: 97}
 
 
-def test_a_claim_takes_the_most_urgent_that_have_a_place(engine: Engine) -> None:
+def test_a_claim_takes_the_most_urgent_that_have_a_permit(engine: Engine) -> None:
     engine.queue("q", max_active=10)
     for priority in (3, 2, 1, 0):
         engine.send_many("q", [priority] * 5, priority=priority)
@@ -112,7 +112,7 @@ def test_a_permit_that_comes_back_is_of_the_same_priority(engine: Engine) -> Non
         assert [m.priority for m in take_all(engine)] == [message.priority]
 
 
-def test_nothing_is_held_by_who_finds_nothing(engine: Engine) -> None:
+def test_a_claim_that_finds_nothing_holds_nothing(engine: Engine) -> None:
     engine.queue("q", max_active=4)
     with engine.unchanged():
         assert engine.nothing_to_take("q")
@@ -593,7 +593,7 @@ def test_an_alter_that_finds_the_queue_busy_gives_up_and_says_why(
 
 
 @strict
-def test_a_cap_is_not_changed_under_a_snapshot_that_cannot_see_who_holds_what(
+def test_a_cap_is_not_changed_under_a_snapshot_that_cannot_see_the_holders(
     engine: Engine, connect: Connect, level: str
 ) -> None:
     engine.queue("q", max_active=5)

@@ -45,7 +45,7 @@ def ack_batch(engine: Engine, message: Row) -> None:
 
 
 def ack_batch_of_several_tokens(engine: Engine, message: Row) -> None:
-    tokens = ["somebody else", message.consumer_token, None]
+    tokens = ["no_holder", message.consumer_token, None]
     ids = engine.values("ack_messages", "q", [998, message.message_id, 999], tokens)
     assert ids == [message.message_id]
 
@@ -144,7 +144,7 @@ def test_a_savepoint_that_is_rolled_back_undoes_what_was_given_and_taken(engine:
     assert active(engine) == {0: 2}
 
 
-def test_a_claim_that_is_rolled_back_takes_no_place(engine: Engine) -> None:
+def test_a_claim_that_is_rolled_back_takes_no_permit(engine: Engine) -> None:
     engine.queue("q", max_active=3)
     urgent(engine)
     for _ in range(5):
@@ -186,7 +186,7 @@ def test_a_lease_that_is_over_gives_its_permit_back(
 
 
 def test_a_consume_that_got_less_than_it_may_takes_leases_back(engine: Engine, clock: Clock) -> None:
-    """Nobody is stuck for a share of another priority, or for half of what is asked for."""
+    """Expired leases do not limit a claim to another priority's share or to half of its batch."""
     engine.queue("q", max_active=10)
     engine.send_many("q", ["urgent"] * 8, priority=0)
     engine.send_many("q", ["normal"] * 8)
@@ -196,7 +196,7 @@ def test_a_consume_that_got_less_than_it_may_takes_leases_back(engine: Engine, c
     assert payloads == ["urgent"] * 4 + ["normal"]
 
 
-def test_time_to_live_over_in_ready_takes_no_place(engine: Engine, clock: Clock) -> None:
+def test_time_to_live_over_in_ready_takes_no_permit(engine: Engine, clock: Clock) -> None:
     engine.queue("q", max_active=2)
     engine.send_many("q", ["short"] * 5, ttl_seconds=10)
     engine.send("q", "long")
@@ -226,13 +226,13 @@ def pulse(engine: Engine, message: Row) -> None:
 
 def stale(function: str) -> Callable[[Engine, Row], None]:
     def settle(engine: Engine, message: Row) -> None:
-        assert engine.value(function, "q", message.message_id, "somebody else") is False
+        assert engine.value(function, "q", message.message_id, "no_holder") is False
 
     return settle
 
 
 def stale_batch(engine: Engine, message: Row) -> None:
-    assert engine.values("ack_messages", "q", [message.message_id], ["somebody else"]) == []
+    assert engine.values("ack_messages", "q", [message.message_id], ["no_holder"]) == []
     assert engine.values("ack_messages", "q", [message.message_id] * 2, ["a", "b"]) == []
 
 

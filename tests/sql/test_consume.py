@@ -1,4 +1,4 @@
-"""Consuming: who gets what, in which order, for how long."""
+"""Consuming: which messages a consumer gets, in which order, for how long."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def cheapest(sql: Sql) -> dict[str, Any]:
     return min(found, key=lambda each: each["probe_blocks"])
 
 
-def test_who_looks_at_sessions_has_its_own_rights_only(sql: Sql) -> None:
+def test_the_caller_sees_sessions_with_its_own_rights_only(sql: Sql) -> None:
     found = dict(
         sql.execute("select proname, prosecdef from pg_proc where proname like 'diagnose%'").fetchall()
     )
@@ -62,7 +62,7 @@ def test_a_transaction_that_only_reads_will_do(engine: Engine, sql: Sql, what: s
         sql.execute("rollback")
 
 
-def test_what_waits_and_who_was_seen(engine: Engine, sql: Sql, clock: Clock) -> None:
+def test_waiting_messages_and_seen_consumers(engine: Engine, sql: Sql, clock: Clock) -> None:
     engine.queue("q", retry_delays=[60])
     empty = queue(sql)
     assert (empty["ready_count"], empty["waiting_since"], empty["is_probed"]) == (0, None, True)

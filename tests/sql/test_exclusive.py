@@ -1,4 +1,4 @@
-"""Exclusive queues: temporary, gone when nobody keeps them alive."""
+"""Exclusive queues: temporary, removed when no client keeps them alive."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_without_a_keep_alive_it_is_kept_for_some_time(engine: Engine) -> None:
         ("explain_delivery", [1]),
     ],
 )
-def test_once_ended_it_does_not_exist_for_anybody(
+def test_once_ended_it_does_not_exist_for_any_session(
     engine: Engine, clock: Clock, function: str, arguments: list[object]
 ) -> None:
     engine.queue("mine", exclusive=True, keep_alive_seconds=60)

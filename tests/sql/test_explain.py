@@ -57,7 +57,7 @@ def test_delayed(engine: Engine) -> None:
     assert shown(engine, due) in text
 
 
-def test_due_but_nobody_came(engine: Engine, clock: Clock) -> None:
+def test_due_but_no_consumer_came(engine: Engine, clock: Clock) -> None:
     engine.queue("q")
     due = engine.now() + timedelta(seconds=10)
     message_id = engine.send("q", deliver_after=due)

@@ -61,7 +61,7 @@ def test_a_share_that_min_active_changed(engine: Engine) -> None:
     )
 
 
-def test_a_permit_that_came_back_holds_nobody(engine: Engine) -> None:
+def test_a_permit_that_came_back_holds_no_message(engine: Engine) -> None:
     claimed = full(engine)
     message_id = engine.send("q")
     assert "held back" in engine.explain("q", message_id)
@@ -140,7 +140,7 @@ def test_a_cap_that_was_lowered(engine: Engine) -> None:
 
 
 def test_permits_that_other_priorities_still_have(engine: Engine) -> None:
-    """There are never more in all: who gets a larger share has to wait until others give permits back."""
+    """The total is fixed: a priority with a larger share waits until the others give permits back."""
     engine.queue("q", max_active=4, min_active=0, priority_shares=[25, 25, 25, 25])
     engine.send_many("q", [1] * 4, priorities=[0, 1, 2, 3])
     claimed = claim_all(engine)
@@ -315,7 +315,7 @@ def test_a_cap_of_tenants_that_was_lowered(engine: Engine) -> None:
         assert engine.explain("q", ids[3]) == (
             f'waiting: tenant "acme" has 3 of tenant_max_active 2 ready or active{lowered}'
         )
-        # Whether somebody has come for the tenant since makes no difference.
+        # A call of maintain() makes no difference.
         engine.maintain()
     engine.ack(claimed[0])
     assert engine.explain("q", ids[3]) == (

@@ -1,4 +1,4 @@
-"""Tenants share a queue by rank: nobody is put off by what others send, hold back or give back."""
+"""Tenants share a queue by rank: no tenant is delayed by what others send, hold back or give back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def per_round(claim: int, round_number: int) -> int:
     return (claim * 9 * (round_number + 1)) // 10 - (claim * 9 * round_number) // 10
 
 
-# who sends much and who waits
+# tenants that send much, and tenants that wait
 
 
 def greedy_against_backlog(
@@ -86,7 +86,7 @@ sizes = pytest.mark.parametrize(("claim", "rounds"), [(1, 120), (10, 30), (100, 
 @sizes
 @paths
 @pytest.mark.parametrize("floors", [False, True], ids=["no floors", "floors raised"])
-def test_one_who_sends_at_90_percent_does_not_push_a_backlog_below_its_half(
+def test_a_tenant_that_sends_at_90_percent_leaves_a_backlog_its_half(
     q: Engine, send: Send, claim: int, rounds: int, floors: bool
 ) -> None:
     served = greedy_against_backlog(q, send, claim, rounds, floors)
@@ -112,7 +112,7 @@ def drained_against_backlog(engine: Engine, send: Send, claim: int, rounds: int)
 
 @sizes
 @paths
-def test_one_who_drains_at_once_and_sends_when_it_has_nothing_left(
+def test_a_tenant_that_sends_only_when_it_has_nothing_left(
     q: Engine, send: Send, claim: int, rounds: int
 ) -> None:
     served = drained_against_backlog(q, send, claim, rounds)
@@ -120,8 +120,8 @@ def test_one_who_drains_at_once_and_sends_when_it_has_nothing_left(
 
 
 @pytest.mark.parametrize("newcomers", [1, 5])
-def test_one_who_comes_under_ever_new_names_is_no_more_than_each_of_them(q: Engine, newcomers: int) -> None:
-    """A backlog goes on: those who come in next to the first in line are behind it."""
+def test_a_sender_with_ever_new_tenants_counts_as_each_of_them(q: Engine, newcomers: int) -> None:
+    """A backlog makes progress: a new tenant is ranked behind the first in line."""
     backlog(q, "backlog", 200)
     served: Counter[bool] = Counter()
     for n in range(60):
@@ -131,7 +131,7 @@ def test_one_who_comes_under_ever_new_names_is_no_more_than_each_of_them(q: Engi
     assert served[True] >= 60 - 2
 
 
-def test_the_shares_of_three_who_always_have_more(q: Engine) -> None:
+def test_the_shares_of_three_tenants_that_always_have_more(q: Engine) -> None:
     served: Counter[str | None] = Counter()
     for tenant, number in (("large", 400), ("middle", 200), ("small", 5)):
         backlog(q, tenant, number)
@@ -156,12 +156,12 @@ def test_tenants_that_join_and_leave(q: Engine, claim: int) -> None:
     assert third["b"] >= 28
 
 
-# who was away
+# tenants that were away
 
 
 @pytest.mark.parametrize("floors", [False, True], ids=["no floors", "floors raised"])
 @pytest.mark.parametrize("claim", [1, 10])
-def test_one_who_was_away_gets_no_credit_for_it(q: Engine, claim: int, floors: bool) -> None:
+def test_a_tenant_that_was_away_gets_no_credit_for_it(q: Engine, claim: int, floors: bool) -> None:
     backlog(q, "steady", 500)
     backlog(q, "away", 3)
     for _ in range(200 // claim):
@@ -173,7 +173,7 @@ def test_one_who_was_away_gets_no_credit_for_it(q: Engine, claim: int, floors: b
     assert 29 <= served["away"] <= 31, served
 
 
-def test_one_who_was_away_pays_nothing_for_what_it_had_before(q: Engine) -> None:
+def test_a_tenant_that_was_away_pays_nothing_for_earlier_messages(q: Engine) -> None:
     backlog(q, "early", 200)
     for _ in range(20):
         serve(q, 10)
@@ -245,7 +245,7 @@ def test_messages_that_come_back_for_ever_do_not_starve_others(
 def test_a_whole_backlog_that_comes_back_does_not_starve_others(
     q: Engine, clock18: Clock, give_back: Any
 ) -> None:
-    """Not even one that is larger than what anybody looks through."""
+    """Not even one that is larger than the number of messages that one call scans."""
     backlog(q, "looping", 1500)
     held = q.take_many("q", 1500)
     backlog(q, "steady", 800)
@@ -484,7 +484,7 @@ def test_003_a_minimum_for_each_priority(engine18: Engine) -> None:
         assert len(take_all(engine18, queue)) == expected
 
 
-def test_003_the_place_of_a_higher_priority_stays_free(engine18: Engine) -> None:
+def test_003_the_permit_of_a_higher_priority_stays_free(engine18: Engine) -> None:
     """do not fill higher priority with lower priority. This will induce natural throttling."""
     engine18.queue("service", max_active=100)
     engine18.send_many("service", ["low"] * 90, priority=3)

@@ -70,7 +70,7 @@ def test_get_message_of_an_unknown_id_gives_no_row(house: Engine, message_id: in
 
 
 def waits(engine: Engine, **options: Any) -> int:
-    """A message that waits for the place of its tenant that another one has."""
+    """A message that waits for the tenant permit that another message holds."""
     engine.queue("q", tenant_max_active=1)
     engine.send("q", tenant="acme")
     let_in(engine)

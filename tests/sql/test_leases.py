@@ -109,7 +109,7 @@ def test_pulse_of_zero_seconds_lets_go(engine: Engine) -> None:
     assert engine.take("q").delivery_attempts == 2
 
 
-@pytest.mark.parametrize("token", ["nobody", "", None])
+@pytest.mark.parametrize("token", ["no_holder", "", None])
 def test_pulse_of_a_token_that_holds_nothing(house: Engine, token: str | None) -> None:
     with house.unchanged():
         assert house.value("pulse", token, 60) == 0
@@ -127,7 +127,7 @@ def test_extensions_are_part_of_the_callers_transaction(engine: Engine, sql: psy
 @pytest.mark.parametrize(
     ("queue", "message_id", "token"),
     [
-        ("billing", ACTIVE, "somebody else"),
+        ("billing", ACTIVE, "no_holder"),
         ("billing", ACTIVE, ""),
         ("billing", ACTIVE, None),
         ("billing", None, "worker"),

@@ -58,9 +58,7 @@ def test_one_at_a_time_and_the_others_do_not_wait(
     assert engine.statistics("q").pending_count == 1
 
 
-def test_what_somebody_holds_is_left_for_the_next_time(
-    engine: Engine, connect: Connect, clock: Clock
-) -> None:
+def test_locked_rows_are_left_for_the_next_call(engine: Engine, connect: Connect, clock: Clock) -> None:
     engine.queue("q")
     ids = engine.send_many("q", [1, 2])
     messages = engine.take_many("q", 2, vt_seconds=5)

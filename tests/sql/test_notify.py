@@ -79,7 +79,7 @@ def test_a_batch_wakes_each_queue_once(engine: Engine, ear: Ear, options: dict[s
     assert {int(message_id) for _, message_id in heard} <= set(ids)
 
 
-def test_nobody_is_woken_before_the_commit_nor_after_a_rollback(
+def test_no_session_is_woken_before_the_commit_nor_after_a_rollback(
     engine: Engine, ear: Ear, connect: Connect
 ) -> None:
     engine.queue("q")
@@ -90,7 +90,7 @@ def test_nobody_is_woken_before_the_commit_nor_after_a_rollback(
     assert ear.heard() == []
 
 
-def test_a_backlog_wakes_nobody(engine: Engine, ear: Ear, clock: Clock) -> None:
+def test_a_backlog_wakes_no_session(engine: Engine, ear: Ear, clock: Clock) -> None:
     engine.queue("q")
     engine.send_many("q", list(range(1000)))
     assert len(ear.heard()) == 1
@@ -103,7 +103,7 @@ def test_a_backlog_wakes_nobody(engine: Engine, ear: Ear, clock: Clock) -> None:
     assert len(ear.heard()) == 1
 
 
-def test_a_message_that_somebody_works_on_in_an_open_transaction_is_no_backlog(
+def test_a_message_locked_by_an_open_transaction_is_no_backlog(
     engine: Engine, ear: Ear, clock: Clock, connect: Connect
 ) -> None:
     engine.queue("q")
@@ -184,7 +184,7 @@ def test_a_queue_without_notify_is_silent(
 
 
 @pytest.mark.parametrize("call", ["nack later", "ack", "reject", "cancel", "extend"])
-def test_what_makes_nothing_ready_wakes_nobody(engine: Engine, ear: Ear, call: str) -> None:
+def test_what_makes_nothing_ready_wakes_no_session(engine: Engine, ear: Ear, call: str) -> None:
     engine.queue("q")
     message_id = engine.send("q")
     message = None if call == "cancel" else engine.take("q")

@@ -102,7 +102,7 @@ def test_a_small_payload_needs_no_place_of_its_own(three: Engine) -> None:
 
 
 @pytest.mark.parametrize("order", ["abc", "cab", "bca"])
-def test_a_large_payload_is_gone_after_the_last_ack(three: Engine, order: str) -> None:
+def test_a_large_payload_is_removed_after_the_last_ack(three: Engine, order: str) -> None:
     three.publish("t", LARGE)
     for queue in order:
         assert three.count("payloads") == 1

@@ -103,7 +103,7 @@ def test_a_newcomer_does_not_wait_for_a_backlog_half_done(q: Engine, raised: boo
     assert "hello" in [m.payload for m in q.take_many("q", 3)]
 
 
-def test_nobody_saves_up_turns_while_away(q: Engine) -> None:
+def test_no_tenant_saves_up_turns_while_away(q: Engine) -> None:
     q.send_many("q", list(range(100)), tenant="steady")
     taken(q, 50, 50)
     q.value("raise_floor", "q")
@@ -113,9 +113,9 @@ def test_nobody_saves_up_turns_while_away(q: Engine) -> None:
 
 
 def test_messages_of_no_tenant_share_as_one_tenant(q: Engine) -> None:
-    q.send_many("q", ["nobody"] * 20)
+    q.send_many("q", ["untenanted"] * 20)
     q.send_many("q", ["acme"] * 3, tenant="acme")
-    assert sorted([m.payload for m in q.take_many("q", 6)]) == ["acme"] * 3 + ["nobody"] * 3
+    assert sorted([m.payload for m in q.take_many("q", 6)]) == ["acme"] * 3 + ["untenanted"] * 3
 
 
 @pytest.mark.parametrize("gap", [0, 100])
@@ -123,30 +123,30 @@ def test_what_waited_before_the_first_tenant_came_has_its_turns(q: Engine, gap: 
     # The ids of a queue have gaps where other queues are in use.
     q.queue("other")
     for _ in range(5):
-        q.send("q", "nobody")
+        q.send("q", "untenanted")
         q.send_many("other", list(range(gap)))
     q.send_many("q", ["busy"] * 300, tenant="busy")
     q.send("q", "quiet", tenant="quiet")
-    q.send("q", "nobody")
+    q.send("q", "untenanted")
     first = [m.payload for m in q.take_many("q", 20)]
-    assert first.count("nobody") == 6
+    assert first.count("untenanted") == 6
     assert "quiet" in first[:5]
 
 
 @pytest.mark.parametrize("gap", [0, 1000])
 def test_those_of_no_tenant_are_not_put_off_by_tenants_that_always_have_more(q: Engine, gap: int) -> None:
     q.queue("other")
-    q.send("q", "nobody")
+    q.send("q", "untenanted")
     q.send_many("other", list(range(gap)))
-    q.send("q", "nobody")
+    q.send("q", "untenanted")
     q.send_many("q", ["busy"] * 50, tenant="busy")
-    q.send("q", "nobody")
+    q.send("q", "untenanted")
     order: list[str] = []
     for _ in range(60):
         q.send("q", "busy", tenant="busy")
         order.append(q.take("q").payload)
         q.value("raise_floor", "q")
-    assert order.count("nobody") == 3
+    assert order.count("untenanted") == 3
 
 
 def test_priority_goes_before_fairness(q: Engine) -> None:

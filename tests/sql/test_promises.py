@@ -85,7 +85,7 @@ def test_the_effect_of_a_handler_that_acks_in_its_transaction_is_exactly_once(
     sql.execute("create temporary table effects (message_id bigint)")
     message_id = engine.send("q")
     message = engine.take("q", vt_seconds=0)
-    # The lease has run out and somebody else has the message: both handlers finish.
+    # The lease has run out and another consumer has the message: both handlers finish.
     other = Engine(connect())
     again = other.take("q")
     with sql.transaction() as handler:

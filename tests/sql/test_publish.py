@@ -252,7 +252,7 @@ def test_a_savepoint_that_rolls_back_takes_only_its_own(
 
 
 @both
-def test_nobody_sees_a_message_before_the_commit(
+def test_no_session_sees_a_message_before_the_commit(
     shop: Engine, entrance: Entrance, sql: psycopg.Connection[Any], database: str
 ) -> None:
     with psycopg.connect(database, autocommit=True) as other:

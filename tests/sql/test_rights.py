@@ -145,7 +145,7 @@ def test_the_error_names_role_queue_and_grant(engine: Engine, roles: Roles, web:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("nobody of that name", "q", "publish"), "nobody of that name"),
+        (("no such role", "q", "publish"), "no such role"),
         (("penstock_viewer", "q", "own"), "own"),
         (("penstock_viewer", "q", None), "null"),
         (("penstock_viewer", "q", ""), '""'),
@@ -185,7 +185,7 @@ def test_grants_are_no_settings(engine: Engine, web: str) -> None:
     assert not engine.settings("q").restricted
 
 
-# Who is who
+# Identity of the caller
 
 
 def test_members_have_the_rights_of_their_group(engine: Engine, roles: Roles) -> None:
@@ -216,7 +216,7 @@ def test_a_member_that_does_not_inherit_has_to_set_the_role(engine: Engine, role
 
 
 def test_a_role_that_was_renamed_or_dropped(engine: Engine, roles: Roles, web: str, worker: str) -> None:
-    """Grants go by name: they are of no effect then, and hurt nobody else."""
+    """Grants go by name: a grant for a missing role has no effect, and other roles keep theirs."""
     engine.queue("q")
     engine.value("grant_queue", web, "q", "publish")
     engine.value("grant_queue", worker, "q", "consume")

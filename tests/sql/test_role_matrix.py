@@ -26,7 +26,7 @@ DENIED = "PN008"
 @pytest.fixture
 def login(engine: Engine) -> Iterator[str]:
     """A role without any right."""
-    name = f"Nobody's {secrets.token_hex(4)}"
+    name = f"Stranger's {secrets.token_hex(4)}"
     engine.connection.execute(f'create role "{name}"')
     yield name
     engine.connection.execute("reset role")
@@ -131,7 +131,7 @@ def house(engine: Engine) -> Engine:
         "select penstock.put_schedule('s', 'shut', '1', null, 2, null, null, '1', 'skip', '2030-01-01')"
     )
     engine.query("select penstock.register_worker('holder', 'h', 1, '1', '{shut}', '{secret}', 1)")
-    # The worker runs none of what it holds, and one message is of a priority without a place.
+    # The worker runs none of what it holds, and one message is of a priority without a permit.
     engine.query("update penstock.active set claimed_at = claimed_at - interval '1 hour' returning id")
     engine.query(
         "select penstock.alter_queue("

@@ -1,4 +1,4 @@
-"""Schedules: whoever moves one sends its message, once for each tick."""
+"""Schedules: the caller that moves a schedule sends its message, once for each tick."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_another_definition_takes_another_time(queue: Engine) -> None:
     assert (the_one(queue).definition, the_one(queue).next_at) == ({"every": 60}, THIRD)
 
 
-def test_who_moves_it_sends(queue: Engine) -> None:
+def test_the_caller_that_moves_a_schedule_sends(queue: Engine) -> None:
     put(queue)
     (message_id,) = advance(queue, FIRST, SECOND, FIRST)
     message = queue.take("q")
@@ -114,7 +114,7 @@ def test_who_moves_it_sends(queue: Engine) -> None:
     assert (the_one(queue).next_at, the_one(queue).last_tick) == (SECOND, FIRST)
 
 
-def test_who_comes_second_sends_nothing(queue: Engine) -> None:
+def test_the_second_caller_sends_nothing(queue: Engine) -> None:
     put(queue)
     advance(queue, FIRST, SECOND, FIRST)
     with queue.unchanged():

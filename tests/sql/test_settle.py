@@ -116,9 +116,7 @@ def test_ack_is_part_of_the_callers_transaction(
     assert engine.ack(held)
 
 
-def test_a_late_ack_counts_as_long_as_nobody_took_the_message_back(
-    engine: Engine, held: Row, clock: Clock
-) -> None:
+def test_a_late_ack_counts_until_the_lease_is_taken_back(engine: Engine, held: Row, clock: Clock) -> None:
     clock.advance(3600)
     assert engine.ack(held)
     assert engine.nothing_to_take("q")
@@ -266,7 +264,7 @@ def test_a_paused_queue_lets_consumers_finish(engine: Engine, held: Row, call: s
 
 
 NOT_HELD = [
-    ("billing", ACTIVE, "somebody else"),
+    ("billing", ACTIVE, "no_holder"),
     ("billing", ACTIVE, "WORKER"),
     ("billing", ACTIVE, ""),
     ("billing", ACTIVE, None),

@@ -143,7 +143,7 @@ def test_the_larger_share_never_gets_less(sql18: Sql) -> None:
 
 
 def test_without_a_minimum_a_quota_is_its_share_within_one(sql18: Sql) -> None:
-    """Where nobody has to be given the one place that a share is worth at least."""
+    """Without the rule that every share is worth at least one permit."""
     for shares in DESCENDING + ANY_ORDER:
         for max_active, min_active, found in many_quotas(sql18, shares):
             exact = [max_active * share / 100 for share in shares]
@@ -152,8 +152,8 @@ def test_without_a_minimum_a_quota_is_its_share_within_one(sql18: Sql) -> None:
                     assert abs(quota - n) < 1, (max_active, shares, found)
 
 
-def test_one_place_more_is_one_place_more_in_all(sql18: Sql) -> None:
-    """The same settings give the same quotas, and what is added goes to somebody: nobody counts twice."""
+def test_one_permit_more_is_one_permit_more_in_all(sql18: Sql) -> None:
+    """The same settings give the same quotas, and an added permit goes to exactly one priority."""
     before = 0
     for max_active in range(4, 200):
         found = quotas(sql18, max_active, 5, DEFAULT)

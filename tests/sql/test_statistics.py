@@ -174,7 +174,7 @@ def test_a_tenant_with_nothing_pending_is_not_listed(engine: Engine) -> None:
     assert by_tenant(engine, "q")["a"].processing_count == 1
 
 
-def test_a_tenant_that_only_has_free_places_is_not_listed(engine: Engine) -> None:
+def test_a_tenant_that_only_has_free_permits_is_not_listed(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=2)
     backlog(engine, "q", {"a": 1, "b": 1})
     engine.ack(engine.take("q"))
@@ -228,7 +228,7 @@ def test_a_breakdown_of_all_queues(engine: Engine) -> None:
     assert [(row.queue_name, row.priority) for row in rows] == [(q, p) for q in "ab" for p in range(4)]
 
 
-def test_who_has_a_little_everywhere_may_have_the_most(engine: Engine) -> None:
+def test_a_tenant_with_a_little_everywhere_may_have_the_most(engine: Engine) -> None:
     engine.queue("q")
     for priority in range(4):
         tenants = [f"tenant {priority} {n}" for n in range(100)] * 2
@@ -277,7 +277,7 @@ def test_a_priority_is_counted_up_to_10000(engine: Engine) -> None:
 
 
 def test_of_many_tenants_those_with_the_most_are_found(engine: Engine) -> None:
-    """Wherever their names are in the order of names, and whoever came last."""
+    """Neither the order of the names nor the order of arrival matters."""
     engine.queue("q")
     engine.send_many("q", [1] * 6000, tenants=[f"tenant {n:04}" for n in range(2000)] * 3)
     large: dict[str | None, int] = {"tenant 1234": 1500, "aaa": 700, "zzz": 40, "mmm": 20, "tenant 0007": 10}

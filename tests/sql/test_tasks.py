@@ -1,4 +1,4 @@
-"""Tasks: queues that are declared, acks of one worker, limits of a judgement, word to those who wait."""
+"""Tasks: queues that are declared, acks of one worker, limits of a judgement, notifications."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_release_with_a_delay_gives_its_permits_back(engine: Engine) -> None:
     assert engine.take("q").message_id == second
 
 
-def test_release_with_a_delay_wakes_nobody(engine: Engine, sql: Sql) -> None:
+def test_release_with_a_delay_wakes_no_session(engine: Engine, sql: Sql) -> None:
     engine.queue("q")
     engine.send("q")
     message = engine.take("q")
@@ -220,7 +220,7 @@ def test_what_the_token_does_not_hold_is_left_alone(engine: Engine, sql: Sql) ->
     assert engine.state("q", other[0]) == "active"
 
 
-def test_nobody_is_told_of_nothing(engine: Engine, sql: Sql) -> None:
+def test_nothing_is_notified_where_nothing_changed(engine: Engine, sql: Sql) -> None:
     engine.value("declare_queue", "q")
     sql.execute('listen "done:q"')
     for ids in ([], [1, 2]):

@@ -1,4 +1,4 @@
-"""tenant_max_active: so many messages of one tenant are ready or active, the others wait aside."""
+"""tenant_max_active: so many messages of one tenant are ready or active, the others wait."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def nothing_is_broken(engine: Engine) -> Iterator[None]:
     assert broken(engine.connection) == []
 
 
-# who is ready and who waits
+# which messages are ready, and which wait
 
 
 @pytest.mark.parametrize("cap", [1, 2, 5])
@@ -191,7 +191,7 @@ def test_a_cap_of_one_is_an_ordered_group(engine: Engine, batch_size: int) -> No
 
 
 def test_one_that_is_published_does_not_overtake_one_that_waits(engine: Engine, connect: Connect) -> None:
-    """A tenant permit that is free while somebody waits is theirs, not that of who comes next."""
+    """A free tenant permit belongs to the message that waits, not to the next one published."""
     engine.queue("q", tenant_max_active=1)
     acme(engine, "before")
     engine.ack(engine.take("q"))
@@ -210,7 +210,7 @@ def ack(engine: Engine, message: Row) -> None:
 
 
 def ack_batch_of_several_tokens(engine: Engine, message: Row) -> None:
-    tokens = ["somebody else", message.consumer_token]
+    tokens = ["no_holder", message.consumer_token]
     assert engine.values("ack_messages", "q", [999, message.message_id], tokens) == [message.message_id]
 
 
@@ -253,7 +253,7 @@ def test_a_tenant_permit_is_handed_on_at_once(
 
 
 @pytest.mark.parametrize("settle", HANDING_ON)
-def test_a_tenant_permit_is_not_handed_on_by_who_rolls_back(
+def test_a_tenant_permit_is_not_handed_on_by_a_rollback(
     engine: Engine, connect: Connect, settle: Settle
 ) -> None:
     engine.queue("q", tenant_max_active=1)
@@ -304,13 +304,13 @@ def test_a_stale_token_hands_nothing_on(engine: Engine, clock: Clock, settle: Se
         assert engine.value("pulse", message.consumer_token, 60) == 1
         assert engine.value("extend_message_vt", "q", message.message_id, message.consumer_token, 5)
     else:
-        stale = Row(**vars(message) | {"consumer_token": "somebody else"})
+        stale = Row(**vars(message) | {"consumer_token": "no_holder"})
         with pytest.raises(AssertionError):
             settle(engine, stale)
     assert standing(engine) == {"active": [1], "waiting": [2]}
 
 
-def test_what_nobody_waits_for_is_free(engine: Engine) -> None:
+def test_a_tenant_permit_is_free_where_no_message_waits(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=3)
     acme(engine, 1)
     let_in(engine)

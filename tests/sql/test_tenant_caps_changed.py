@@ -1,4 +1,4 @@
-"""tenant_max_active that is changed, isolation levels that cannot see who is first in line, upkeep."""
+"""tenant_max_active that is changed, isolation levels that cannot see the first in line, upkeep."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_cap_that_is_raised_lets_more_in(engine: Engine) -> None:
     assert Counter(m.tenant for m in taken) == {"a": 3, "b": 3}
 
 
-def test_a_cap_that_is_lowered_lets_nobody_in_until_enough_are_settled(engine: Engine) -> None:
+def test_a_lowered_cap_admits_no_message_until_enough_are_settled(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=4)
     acme(engine, *range(10))
     held = take_all(engine)
@@ -118,7 +118,7 @@ def test_tenant_permits_that_an_old_snapshot_gives_back_repay_debts(
 def test_a_queue_gets_a_cap_with_messages_in_it(engine: Engine, cap: int, then: int) -> None:
     engine.queue("q")
     acme(engine, *range(20))
-    engine.send_many("q", ["nobody"] * 3)
+    engine.send_many("q", ["untenanted"] * 3)
     held = [m for m in engine.take_many("q", 4) if m.tenant]
     assert [m.payload for m in held] == [0, 1]
     alter(engine, tenant_max_active=cap)
@@ -212,8 +212,8 @@ def test_what_is_published_under_an_old_snapshot_waits_and_is_admitted(
     engine.ack(engine.take("q"))
     strictly = at_level(connect, level)
     acme(strictly, 1, 2, 3)
-    strictly.send("q", "nobody")
-    assert sorted(map(str, standing(engine)["waiting"])) == ["1", "2", "3", "nobody"]
+    strictly.send("q", "untenanted")
+    assert sorted(map(str, standing(engine)["waiting"])) == ["1", "2", "3", "untenanted"]
     assert engine.maintain()["admitted"] == (4 if cap is None else 3)
     got = []
     while held := take_all(engine):
@@ -267,7 +267,7 @@ def test_cancel_from_every_isolation_level(engine: Engine, connect: Connect, lev
 # upkeep
 
 
-def test_maintain_has_nothing_to_do_where_everybody_who_waits_must(engine: Engine) -> None:
+def test_maintain_has_nothing_to_do_where_every_message_must_wait(engine: Engine) -> None:
     engine.queue("q", tenant_max_active=1)
     engine.send_many("q", list(range(10)), tenants=["a", "b"] * 5)
     let_in(engine)

@@ -16,7 +16,7 @@ def expired(engine: Engine, queue: str, message_id: int) -> bool:
 
 
 @pytest.mark.parametrize("ended_by", ["consume", "maintain"])
-def test_a_message_nobody_took_in_time_expires(engine: Engine, clock: Clock, ended_by: str) -> None:
+def test_a_message_that_was_not_claimed_in_time_expires(engine: Engine, clock: Clock, ended_by: str) -> None:
     engine.queue("q")
     message_id = engine.send("q", ttl_seconds=60)
     clock.advance(50)

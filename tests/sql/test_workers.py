@@ -1,4 +1,4 @@
-"""Workers: who is there, and what each last told."""
+"""Workers: which ones live, and what each last reported."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def start_blocked(watcher: Engine, waiter: Engine, call: Callable[[], T]) -> Future[T]:
-    """Starts a call that uses `waiter`, and returns once it waits for somebody's lock."""
+    """Starts a call that uses `waiter`, and returns once it waits for a lock of another session."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(call)
     pool.shutdown(wait=False)

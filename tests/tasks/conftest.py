@@ -8,8 +8,8 @@ import penstock
 from penstock.embedded import Server
 from tests.conftest import Servers
 
-# Nothing listens there: who connects fails.
-NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+# Nothing listens there: a connection attempt fails.
+NOWHERE = "postgresql://no_user@127.0.0.1:1/nothing"
 
 
 @pytest.fixture

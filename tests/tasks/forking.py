@@ -1,6 +1,6 @@
 """A program that forks: an app that the parent has used is used by the child, and by the parent again.
 
-forking.py DSN; says "ok" when all went well. Somebody else has to work on the tasks.
+forking.py DSN; says "ok" when all went well. Another process has to run the worker.
 """
 
 from __future__ import annotations

@@ -175,7 +175,7 @@ def test_a_cap_that_changes_is_set_on_the_queue_that_exists(app: App, database18
     with App(database18) as later:
         later.task(max_active=5, result=50)(handler).enqueue(2)
     (settings,) = [queue for queue in app.client.list_queues() if queue.name == "handler"]
-    # Results are kept for as long as the one asked who asked for most.
+    # Results are kept for the longest time that a task asked for.
     assert (settings.max_active, settings.retain_completed_seconds) == (5, 100)
 
 

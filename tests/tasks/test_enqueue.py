@@ -89,7 +89,7 @@ def test_a_queue_that_was_deleted_is_made_again_for_a_generator(app: App, task: 
     assert numbers(app) == [0, 1, 2]
 
 
-def test_a_bad_argument_is_refused_before_anybody_connects(unconnected: App) -> None:
+def test_a_bad_argument_is_refused_before_the_app_connects(unconnected: App) -> None:
     with pytest.raises(InvalidArgument):
         unconnected.task(number).enqueue("x")  # type: ignore[arg-type]
 
@@ -121,7 +121,7 @@ def test_from_two_loops_one_after_the_other(app: App, task: Task[[int], None]) -
     assert sorted(numbers(app)) == [1, 2, 3, 4]
 
 
-def test_from_a_loop_that_nobody_closed_the_app_in(app: App, task: Task[[int], None]) -> None:
+def test_from_a_loop_in_which_the_app_was_not_closed(app: App, task: Task[[int], None]) -> None:
     """Nothing is left open when the next loop enqueues, and no warning is given."""
 
     async def enqueue(x: int) -> None:

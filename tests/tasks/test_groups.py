@@ -84,7 +84,7 @@ class Shop:
         self.fail_at_first, self.stumble, self.blob = fail_at_first, stumble, blob
         self.in_a_transaction, self.in_an_awaited_transaction = in_a_transaction, in_an_awaited_transaction
         self.ring = ring
-        # Their results come later: nobody gives them.
+        # The worker passes the results later: the caller does not give them.
         self.gather: Task[..., None] = gather
         self.draw: Task[..., None] = draw
 
@@ -110,7 +110,7 @@ async def test_the_callback_gets_the_results_in_order(shop: Shop) -> None:
     assert [member.queue_name for member in group.members[:2]] == ["threaded", "awaited"]
 
 
-def test_the_same_where_nobody_awaits(shop: Shop) -> None:
+def test_the_same_in_blocking_code(shop: Shop) -> None:
     with working_thread(shop.app):
         shop.app.enqueue_group([shop.point.call(5), shop.point.call(6)], callback=shop.draw)
         until(lambda: shop.calls)
@@ -149,7 +149,7 @@ async def test_one_timeout_holds_for_all_members(shop: Shop) -> None:
         await asyncio.wait_for(group.results_async(timeout=0.2), 8)
 
 
-async def test_exactly_once_whoever_is_last(database18: str) -> None:
+async def test_exactly_once_whichever_member_is_last(database18: str) -> None:
     """Members end on three workers at the same time, in groups that overlap."""
     calls = list[tuple[str, Any]]()
     shops = [Shop(database18, calls) for _ in range(3)]
@@ -266,7 +266,7 @@ async def test_what_a_killed_worker_left_is_made_up_for(shop: Shop, sql18: psyco
     assert shop.calls == [("made up for", [2, 4])]
 
 
-async def test_a_group_in_somebodys_transaction(shop: Shop, database18: str) -> None:
+async def test_a_group_in_the_callers_transaction(shop: Shop, database18: str) -> None:
     async with working(shop.app):
         async with await psycopg.AsyncConnection.connect(database18) as connection:
             for tag in ("rolled back", "committed"):
@@ -292,7 +292,7 @@ async def test_members_and_callback_have_their_options(shop: Shop) -> None:
 
 
 async def test_headers_of_another_kind_do_no_harm(shop: Shop) -> None:
-    """Whoever sends messages by hand may write anything there."""
+    """A caller that sends messages by hand may write anything there."""
     client = shop.app.async_client
     await client.declare_queue("awaited")
     for strange in (

@@ -203,10 +203,10 @@ def test_times_grow_and_are_the_same_for_all(times: Times, moment: datetime, ear
     after = times.next_after(moment)
     assert after > moment
     assert times.next_after(after) > after
-    # Whoever asks from between two times gets the same.
+    # A start between two times gives the same.
     assert times.next_after(moment + (after - moment) / 2) == after
     assert times.next_after(after - timedelta(microseconds=1)) == after
-    # And so does who walks there from earlier on.
+    # So does a walk from an earlier time.
     newest = times.newest(moment - earlier, moment, 1)
     if newest:
         assert times.next_after(newest[0]) == after
@@ -281,7 +281,7 @@ class TestMissed:
         assert time.perf_counter() - began < 2
 
 
-def test_a_time_that_somebody_moved_there_counts() -> None:
+def test_a_time_that_was_moved_by_hand_counts() -> None:
     moved = utc("2026-05-05 12:00:17")
     for missed in ("skip", "one", "all"):
         assert Every(60).due(moved, moved, missed) == ([moved], utc("2026-05-05 12:01"))
@@ -387,7 +387,7 @@ def test_a_policy_for_missed_times_is_one_of_three() -> None:
     "definition",
     [None, 5, {}, {"cron": "* * * * *"}, {"cron": "x", "tz": "UTC"}, {"every": 0}, {"every": "1"}],
 )
-def test_a_definition_of_somebody_else_is_none_of_ours(definition: Any) -> None:
+def test_a_definition_of_another_program_is_none_of_ours(definition: Any) -> None:
     assert times_of(definition) is None
 
 

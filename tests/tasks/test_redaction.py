@@ -25,7 +25,7 @@ from penstock.wording import MOST_SHOWN, shown
 from .working import working
 
 # Nothing of it may be seen; longer than anything that is quoted.
-SECRET = "xyzzy4711"  # noqa: S105 - nobody's
+SECRET = "xyzzy4711"  # noqa: S105 - not a real one
 LONG = f"{'a' * 500}{SECRET}"
 
 
@@ -122,7 +122,7 @@ def test_a_payload_that_does_not_fit_its_model(model: Any, way: str) -> None:
     assert SECRET not in everything(caught.value)
 
 
-def test_what_pydantic_says_is_told_without_the_values() -> None:
+def test_what_pydantic_says_is_reported_without_the_values() -> None:
     with pytest.raises(PayloadInvalid) as caught:
         decode(str(encode({"number": SECRET, "owner": SECRET})), codec_of(Card))
     assert "number: Input should be a valid integer" in str(caught.value)

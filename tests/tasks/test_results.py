@@ -183,7 +183,7 @@ async def test_no_result_in_time_awaited(app: App) -> None:
     handle = await app.task(result=True)(double).enqueue_async(1)
     with pytest.raises(TimeoutError, match="double"):
         await handle.result_async(timeout=0.1)
-    # Who gives up waiting otherwise leaves nothing behind.
+    # A caller that gives up waiting otherwise leaves nothing behind.
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(handle.result_async(), 0.1)
     await app.aclose()
@@ -236,7 +236,7 @@ def test_a_result_is_kept_for_the_time_given(app: App, sql18: psycopg.Connection
 
 @pytest.fixture
 def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is not woken by a notification waits for a minute."""
+    """A caller that is not woken by a notification waits for a minute."""
     for module in (penstock._async.waiting, penstock._sync.waiting):
         for name in ("FIRST_POLL_SECONDS", "LONGEST_POLL_SECONDS", "LONGEST_POLL_LISTENING_SECONDS"):
             monkeypatch.setattr(module, name, 60.0)
@@ -326,7 +326,7 @@ async def test_a_task_may_wait_for_another(app: App) -> None:
 
 @contextmanager
 def pooled(server: Server, dsn: str, directory: Path) -> Iterator[str]:
-    """A PgBouncer in front of the database: nobody can listen there."""
+    """A PgBouncer in front of the database: LISTEN does not work there."""
     program = find_pgbouncer()
     if program is None:
         pytest.skip("PgBouncer is not installed")

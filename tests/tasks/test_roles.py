@@ -94,7 +94,7 @@ async def test_a_web_process_enqueues_and_reads_results_as_publisher(
         assert client.list_workers() == []
 
 
-async def test_settings_that_differ_are_told_once(
+async def test_settings_that_differ_are_reported_once(
     database: str, web: str, worker: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with penstock.Client(database) as admin:
@@ -117,7 +117,7 @@ async def test_settings_that_differ_are_told_once(
     with penstock.Client(database) as client:
         (settings,) = client.list_queues()
         assert settings.max_active == 7
-    # Whoever may, does.
+    # A role that may declare the queue does so.
     with app_of(database, "postgres", max_active=2) as deployer:
         deployer.tasks["add"].enqueue(1, 1)
     with penstock.Client(database) as client:
@@ -161,7 +161,7 @@ async def test_a_worker_that_may_not_publish_says_so(
     assert caplog.text.count("periodic tasks") == 1
 
 
-async def test_a_periodic_task_that_moved_is_told_and_followed(
+async def test_a_periodic_task_that_moved_is_reported_and_followed(
     database: str, both: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker that may not redirect its schedule goes on with what the database has."""

@@ -1,4 +1,4 @@
-"""Tasks in somebody's own transaction, of every library: they are there when it commits, and only then."""
+"""Tasks in the caller's own transaction, of every library: they exist when it commits, and only then."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def number(x: int) -> None: ...
 
 
 class Stage:
-    """An app without a database of its own, and somebody's connection."""
+    """An app without a database of its own, and the caller's connection."""
 
     def __init__(self, driver: Driver, caller: Caller, dsn: str) -> None:
         self.driver = driver
@@ -83,7 +83,7 @@ class Stage:
         return group.id
 
     def seen(self) -> list[int] | None:
-        """What everybody sees in the queue; None where there is none."""
+        """What other sessions see in the queue; None where there is none."""
         with penstock.connect(self.dsn) as client:
             try:
                 messages = client.list_messages(self.queue)
@@ -253,7 +253,7 @@ def test_what_is_no_connection(unconnected: App, wrong: object) -> None:
         asyncio.run(awaited())
 
 
-async def test_an_awaited_connection_where_nobody_awaits(unconnected: App, shared_dsn: str) -> None:
+async def test_an_awaited_connection_in_blocking_code(unconnected: App, shared_dsn: str) -> None:
     task = unconnected.task(number)
     async with await psycopg.AsyncConnection.connect(shared_dsn) as connection:
         with pytest.raises(UnsupportedConnection) as caught:

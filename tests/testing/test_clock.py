@@ -1,4 +1,4 @@
-"""The clock of a database is moved for all who are connected to it."""
+"""The clock of a database is moved for all sessions that are connected to it."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ async def test_in_a_coroutine_it_is_awaited(tester: TaskTester) -> None:
     assert await client.clock()
 
 
-async def test_who_drains_may_be_cancelled(tester: TaskTester) -> None:
+async def test_a_drain_may_be_cancelled(tester: TaskTester) -> None:
     app, running = tester.connect(App()), asyncio.Event()
 
     @app.task

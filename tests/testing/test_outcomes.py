@@ -171,7 +171,7 @@ def test_what_a_lost_worker_held_comes_back(tester: TaskTester) -> None:
     assert [(ran.task, ran.attempt) for ran in tester.drain()] == [("work", 2)]
 
 
-def test_a_message_that_is_gone_before_its_handler_ends(tester: TaskTester) -> None:
+def test_a_message_that_is_removed_before_its_handler_ends(tester: TaskTester) -> None:
     app = tester.connect(App())
 
     @app.task

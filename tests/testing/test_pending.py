@@ -27,7 +27,7 @@ def app(tester: TaskTester) -> App:
     return tester.connect(App())
 
 
-def test_what_is_enqueued_is_told_with_all_that_was_said(tester: TaskTester, app: App) -> None:
+def test_what_is_enqueued_is_reported_with_all_that_was_said(tester: TaskTester, app: App) -> None:
     @app.task(queue="mail", priority=HIGH)
     def confirm(order: Order, at: datetime, *, urgent: bool = False) -> None: ...
 
@@ -63,7 +63,7 @@ def test_what_is_enqueued_is_told_with_all_that_was_said(tester: TaskTester, app
         ("confirm", 90, HIGH),
         ("other", 0.5, NORMAL),
     ]
-    assert tester.enqueued("nobody") == []
+    assert tester.enqueued("missing") == []
 
 
 def test_more_than_a_page(tester: TaskTester, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_more_than_a_page(tester: TaskTester, app: App, monkeypatch: pytest.Monk
     assert [m.arguments["number"] for m in tester.enqueued(work)] == list(range(14))
     assert len(tester.drain(with_scheduled=True)) == 14
     assert [m.arguments["number"] for m in tester.dead(work)] == list(range(14))
-    assert tester.dead("nobody") == []
+    assert tester.dead("missing") == []
 
 
 def test_assertions_that_hold(tester: TaskTester, app: App) -> None:
@@ -100,7 +100,7 @@ def test_assertions_that_hold(tester: TaskTester, app: App) -> None:
     tester.assert_enqueued(mail, times=2)
     tester.assert_enqueued(mail, times=0, to="carl")
     tester.assert_not_enqueued(mail, to="ann", subject="bye")
-    tester.assert_not_enqueued("nobody", what="ever")
+    tester.assert_not_enqueued("missing", what="ever")
     anything.enqueue(color="red", size=3)
     tester.assert_enqueued(anything, size=3)
     tester.assert_not_enqueued(anything, size=4)
@@ -144,7 +144,7 @@ def test_an_assertion_that_fails_says_what_there_is(tester: TaskTester, app: App
         tester.assert_not_enqueued()
 
 
-def test_nothing_and_a_lot_are_told_in_short(tester: TaskTester, app: App) -> None:
+def test_nothing_and_a_lot_are_reported_in_short(tester: TaskTester, app: App) -> None:
     @app.task
     def work(number: int) -> None: ...
 
@@ -185,7 +185,7 @@ def no_leaks() -> Iterator[None]:
 
 
 def others_connected(tester: TaskTester) -> list[tuple[str]]:
-    """What others did last who are connected to the database of the test."""
+    """The last statements of the other sessions in the database of the test."""
     with tester.client.transaction() as transaction:
         return transaction.connection.execute(
             "select query from pg_stat_activity where datname = current_database()"

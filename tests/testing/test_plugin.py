@@ -17,7 +17,7 @@ pytest_plugins = ("pytester",)
 TASKS = """
     from penstock import App
 
-    app = App("postgresql://nobody@localhost:1/production")
+    app = App("postgresql://no_user@localhost:1/production")
     sent = []
 
     @app.task(max_attempts=2, retry_delays=60)
@@ -126,7 +126,7 @@ def test_a_project_with_tasks_on_several_workers(
 ) -> None:
     project.makepyfile(test_mail=TESTS)
     # The environment goes before the configuration.
-    project.makeini("[pytest]\npenstock_dsn = postgresql://nobody@localhost:1/nowhere")
+    project.makeini("[pytest]\npenstock_dsn = postgresql://no_user@localhost:1/nowhere")
     monkeypatch.setenv(VARIABLE, server18.dsn())
     before = databases_of(server18)
     result = project.runpytest_subprocess(*OPTIONS, "-n", "2")
@@ -180,7 +180,7 @@ def test_a_server_by_configuration_and_tables_of_its_own(project: pytest.Pyteste
     result.stdout.no_fnmatch_line("*__tracebackhide__*")
 
 
-def test_who_does_not_use_it_does_not_pay_for_it() -> None:
+def test_an_unused_plugin_costs_nothing() -> None:
     answer = subprocess.run([sys.executable, "-c", NEW_MODULES], capture_output=True, text=True, check=True)
     loaded = set(answer.stdout.split())
     assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == {

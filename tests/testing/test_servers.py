@@ -34,14 +34,14 @@ def databases_of_tests(dsn: str) -> set[str]:
         return {name for (name,) in found}
 
 
-def test_a_database_is_there_with_its_schema_and_gone_afterwards(server: Server) -> None:
+def test_a_database_is_there_with_its_schema_and_removed_afterwards(server: Server) -> None:
     before = databases_of_tests(server.dsn())
     with database(server.dsn()) as dsn:
         assert dsn.startswith("postgresql://")
         with penstock.connect(dsn) as queue:
             queue.create_queue("mail")
             assert queue.send("mail", 1) == 1
-        # Somebody is still connected at the end.
+        # A session is still connected at the end.
         left = psycopg.connect(dsn)
         assert len(databases_of_tests(server.dsn())) == len(before) + 2
     assert databases_of_tests(server.dsn()) == before
@@ -67,7 +67,7 @@ def test_each_is_a_copy_of_the_template_for_itself(server18: Server) -> None:
 
 
 @pytest.mark.slow
-def test_a_template_that_somebody_is_connected_to(server18: Server) -> None:
+def test_a_template_with_a_connected_session(server18: Server) -> None:
     with server(server18.dsn()) as made:
         with (
             psycopg.connect(made.template()),
@@ -109,7 +109,7 @@ def test_a_dsn_in_any_form(server18: Server, monkeypatch: pytest.MonkeyPatch) ->
         pytest.fail("there is a server")
 
 
-def test_who_may_create_databases_needs_no_other_right(server18: Server) -> None:
+def test_a_role_that_may_create_databases_needs_no_other_right(server18: Server) -> None:
     with connected(server18.dsn()) as connection:
         connection.execute("create role tester login createdb")
         try:

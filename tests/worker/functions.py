@@ -218,7 +218,7 @@ def without_context() -> bool:
 
 
 def tell(path: str, *pids: int) -> None:
-    """Write it in one go, so that nobody reads half of it."""
+    """Write it in one go, so that no reader sees half of it."""
     half = Path(f"{path}.{os.getpid()}")
     half.write_text(" ".join(map(str, pids)))
     half.rename(path)

@@ -95,7 +95,7 @@ def test_a_database_without_the_schema_ends_it(
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_role_without_rights_ends_it_with_a_line(stage: Stage, sql18: Sql, processes: str) -> None:
     stage.write(TWO_QUEUES)
-    role = f"nobody_{sql18.info.dbname}"
+    role = f"stranger_{sql18.info.dbname}"
     sql18.execute(f"create role {role} login")
     try:
         dsn = stage.dsn.replace("postgres@", f"{role}@")

@@ -96,7 +96,7 @@ def test_a_worker_waits_for_the_network_and_tells_what_ended_meanwhile(
 def test_a_handler_runs_through_an_outage_that_is_longer_than_a_lease(
     stage: Stage, proxy: Proxy, proxied: str
 ) -> None:
-    """Nobody else was there to take it over."""
+    """No other worker was there to take the message over."""
     stage.write(TASKS)
     worker = stage.start("--lease", "2", dsn=proxied).begun()
     message_id = stage.enqueue("hold", "gate")
@@ -140,7 +140,7 @@ def test_sessions_that_the_server_ends_cost_nothing(stage: Stage, sql18: Sql) ->
     assert worker.log.count("Traceback") == 0, worker.log
 
 
-def test_results_of_before_and_after_an_outage_are_told_together(
+def test_results_of_before_and_after_an_outage_are_reported_together(
     stage: Stage, proxy: Proxy, proxied: str
 ) -> None:
     stage.write(TASKS)

@@ -11,7 +11,7 @@ from penstock import App, Worker
 
 from .stage import PATIENCE
 
-# The signal comes while the second of six is started, before anybody else knows of it.
+# The signal comes while the second of six is started, before any other part of the supervisor knows of it.
 SUPERVISE = """
 import os, signal, subprocess, sys
 from penstock.health import Health

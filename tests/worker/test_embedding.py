@@ -57,7 +57,7 @@ async def test_a_start_that_fails_is_raised(empty: str) -> None:
     assert own_tasks() == set()
 
 
-async def test_who_waits_for_the_start_of_a_run_that_failed_gets_its_error(empty: str) -> None:
+async def test_waiting_for_the_start_of_a_run_that_failed_raises_its_error(empty: str) -> None:
     """As programs did before there was a block: it waited for ever."""
     app, _ = make_app(empty)
     worker = Worker(app)
@@ -73,8 +73,8 @@ async def test_who_waits_for_the_start_of_a_run_that_failed_gets_its_error(empty
 
 
 @pytest.mark.parametrize("how", ["stop", "cancel"])
-async def test_who_waits_for_the_start_of_a_worker_that_was_stopped_is_told(how: str) -> None:
-    app, _ = make_app("postgresql://nobody@127.0.0.1:1/none")
+async def test_waiting_for_the_start_of_a_worker_that_was_stopped_raises(how: str) -> None:
+    app, _ = make_app("postgresql://no_user@127.0.0.1:1/none")
     worker = Worker(app)
     running = asyncio.create_task(worker.run())
     waiting = asyncio.create_task(worker.started.wait())
@@ -88,7 +88,7 @@ async def test_who_waits_for_the_start_of_a_worker_that_was_stopped_is_told(how:
 
 
 async def test_the_start_may_have_a_limit() -> None:
-    app, _ = make_app("postgresql://nobody@127.0.0.1:1/none")
+    app, _ = make_app("postgresql://no_user@127.0.0.1:1/none")
     with pytest.raises(TimeoutError):
         async with app, asyncio.timeout(0.5), Worker(app):
             pytest.fail("the block began")

@@ -83,7 +83,7 @@ async def test_a_long_error_is_cut_in_the_log(database18: str, caplog: pytest.Lo
     assert told[2].exc_info is not None
 
 
-async def test_a_payload_that_does_not_fit_fails_and_a_handler_that_changes_headers_harms_nobody(
+async def test_a_payload_that_does_not_fit_fails_and_a_handler_that_changes_headers_does_no_harm(
     database18: str,
 ) -> None:
     app, seen = App(), list[Any]()

@@ -16,7 +16,7 @@ from penstock import HIGH, App, InvalidArgument, TaskContext, current_context
 from tests.worker.stage import Stage, ended, holds, working
 
 
-async def test_threads_run_at_once_as_many_as_there_are_places(database18: str) -> None:
+async def test_threads_run_at_once_as_many_as_there_are_slots(database18: str) -> None:
     app, inside, most = App(), 0, 0
     lock, meeting = threading.Lock(), threading.Barrier(6, timeout=20)
 
@@ -123,7 +123,7 @@ async def test_an_async_handler_is_cancelled_when_its_time_is_over(database18: s
     ] * 2
 
 
-async def test_a_thread_is_told_that_its_time_is_over_and_keeps_its_place(
+async def test_a_thread_learns_that_its_time_is_over_and_keeps_its_slot(
     database18: str,
 ) -> None:
     app, said, go_on = App(), list[str](), threading.Event()
@@ -147,7 +147,7 @@ async def test_a_thread_is_told_that_its_time_is_over_and_keeps_its_place(
         second = await other.enqueue_async()
         await holds(lambda: said == ["told"], "it is told")
         await asyncio.sleep(0.3)
-        assert said == ["told"], "the only place is taken as long as the thread runs"
+        assert said == ["told"], "the only slot is taken as long as the thread runs"
         go_on.set()
         assert await ended(second) is None
     assert said == ["told", "ends", "other"]

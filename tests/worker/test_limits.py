@@ -140,7 +140,7 @@ async def test_priorities_come_first_whenever_they_were_enqueued(database18: str
             await note.enqueue_async(f"low {number}")
         for number in range(3):
             await note.options(priority=URGENT).enqueue_async(f"urgent {number}")
-        await note.options(priority=1, tenant="somebody").enqueue_async("high")
+        await note.options(priority=1, tenant="acme").enqueue_async("high")
         await app.aclose()
     async with working(app, database18, concurrency=1):
         await holds(lambda: len(ran) == 7, "all have run")
@@ -243,7 +243,7 @@ async def test_a_mixed_queue_is_about_as_fast_as_one_of_threads_only(database18:
 
 
 @pytest.mark.parametrize("kind", ["threads", "limited"])
-async def test_many_coroutines_pass_those_that_wait_for_another_kind_of_place(
+async def test_many_coroutines_pass_those_that_wait_for_another_kind_of_slot(
     database18: str, kind: str
 ) -> None:
     app, ran, go_on = App(), list[int](), threading.Event()
@@ -271,7 +271,7 @@ async def test_many_coroutines_pass_those_that_wait_for_another_kind_of_place(
 
 
 @pytest.mark.parametrize("option", ["concurrency", "threads", "processes", "lease"])
-def test_no_worker_without_places_or_lease(option: str) -> None:
+def test_no_worker_without_slots_or_lease(option: str) -> None:
     app = App()
 
     @app.task

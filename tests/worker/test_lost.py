@@ -89,7 +89,7 @@ def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
 
 
 def test_the_late_end_of_a_stopped_worker_changes_nothing(stage: Stage) -> None:
-    """The handler that was stopped ends as soon as it goes on, before anybody tells it that it is lost."""
+    """The stopped handler ends as soon as it goes on, before the worker reports its message as lost."""
     stage.write(
         """
         @app.task(queue="q", result=True)
@@ -135,7 +135,7 @@ def test_the_handler_of_a_stopped_worker_is_cancelled_while_another_one_runs(sta
             while not (HERE / "gate").exists():
                 if context.cancelled.wait(0.02):
                     say("told", os.getpid())
-                    raise ValueError("this error is nobody's")
+                    raise ValueError("this error is not reported")
             say("returns", os.getpid())
         """
     )
@@ -193,7 +193,7 @@ def test_a_worker_that_gets_its_own_lost_tasks_back_runs_each_to_its_end(
     assert worker.stop() == 0
 
 
-def test_what_was_lost_while_it_waited_for_a_place_does_not_begin(stage: Stage) -> None:
+def test_what_was_lost_while_it_waited_for_a_slot_does_not_begin(stage: Stage) -> None:
     stage.write(
         """
         @app.task(queue="q", concurrency=1)

@@ -44,7 +44,7 @@ async def run(pool: ProcessPool, function: Callable[..., Any], **arguments: Any)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs: one that has ended and that nobody has asked for does not."""
+    """Whether a process runs: a zombie, which its parent has not waited for, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -99,7 +99,7 @@ async def test_an_async_function_runs_in_a_loop_of_its_own(pool: ProcessPool) ->
     assert await run(pool, functions.add_slowly, a=3, b=4) == 7
 
 
-async def test_as_many_at_once_as_there_are_places(pool: ProcessPool, tmp_path: Path) -> None:
+async def test_as_many_at_once_as_there_are_slots(pool: ProcessPool, tmp_path: Path) -> None:
     runs = [asyncio.create_task(run(pool, functions.sleep, path=str(tmp_path / str(n)))) for n in range(3)]
     await eventually(lambda: len(list(tmp_path.glob("[0-9]"))) == 2)
     third = next(n for n in range(3) if not (tmp_path / str(n)).exists())
@@ -201,7 +201,7 @@ async def test_a_timeout_kills_what_the_handler_started(pool: ProcessPool, tmp_p
     await eventually(lambda: not is_alive(child) and not is_alive(program))
 
 
-async def test_time_that_a_call_waits_for_its_place_does_not_count(tmp_path: Path) -> None:
+async def test_time_that_a_call_waits_for_its_slot_does_not_count(tmp_path: Path) -> None:
     pool, is_done = ProcessPool(1), False
     for limit in LIMITS:
         path = tmp_path / str(limit)
@@ -318,7 +318,7 @@ async def test_an_exception_comes_back_with_its_traceback(pool: ProcessPool) -> 
         ("cancelled", "CancelledError"),
     ],
 )
-async def test_what_cannot_come_back_is_told_in_words(pool: ProcessPool, kind: str, text: str) -> None:
+async def test_what_cannot_come_back_is_reported_in_words(pool: ProcessPool, kind: str, text: str) -> None:
     child = await run(pool, functions.pid)
     with pytest.raises(RemoteError) as caught:
         await run(pool, functions.fail, kind=kind)

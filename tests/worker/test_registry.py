@@ -1,4 +1,4 @@
-"""Who works here: a row for each worker, while it lives, and not written often."""
+"""The registry of workers: a row for each worker while it lives, seldom written."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.worker.stage import ended, holds, in_state, move_clock, working
 Sql = psycopg.Connection[Any]
 
 
-async def test_a_task_that_returns_is_done_and_gone(database18: str) -> None:
+async def test_a_task_that_returns_is_done_and_removed(database18: str) -> None:
     app, ran = App(), list[int]()
 
     @app.task

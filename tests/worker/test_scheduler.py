@@ -366,7 +366,7 @@ async def test_it_goes_on_when_its_connections_are_cut(
     assert ticks == [ticks[0] + n * timedelta(seconds=0.2) for n in range(len(ticks))]
 
 
-async def test_the_database_away_is_told_once(
+async def test_the_database_away_is_reported_once(
     server18: Server, table: Table, database18: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Counting(Scheduler):
@@ -492,7 +492,7 @@ async def test_one_that_dies_in_its_transaction_leaves_the_tick_to_others(
         "select penstock.advance_schedule('sweep', %s, %s, array[%s]::timestamptz[])",
         (at, at + timedelta(hours=1), at),
     )
-    # It is somebody else's turn: nobody waits for it.
+    # Another session holds the turn: this pass does not wait for it.
     await asyncio.wait_for(one_pass(client, one), PATIENCE)
     assert table.count() == 0
     dying.close()

@@ -87,7 +87,7 @@ def mixed() -> Iterator[Mixed]:
 
 async def test_short_coroutines_go_on_while_threads_are_busy(database18: str, mixed: Mixed) -> None:
     async with working(mixed.app, database18, threads=1, concurrency=20, grace=0):
-        # All at once: nobody rings for more.
+        # All at once: no further wake-up comes.
         doing = asyncio.ensure_future(mixed.do_short(2000))
         await holds(lambda: mixed.short_done >= 200, "short ones are done")
         await mixed.slow.enqueue_many_async([{}] * 300)
@@ -145,7 +145,7 @@ async def test_an_exception_that_refuses_a_traceback_fails_as_any_other(database
 
 @contextmanager
 def slow_commits(sql: Sql, connect: Connect) -> Iterator[None]:
-    """Whoever writes into the table `slow` has to wait in its commit, as long as the block runs."""
+    """A session that writes into the table `slow` waits in its commit, as long as the block runs."""
     sql.execute("create table slow (number int)")
     sql.execute(
         "create function wait_long() returns trigger language plpgsql"
@@ -242,7 +242,7 @@ async def test_a_worker_that_waits_for_a_lock_while_it_starts_can_be_stopped(
             assert not running.done()
             worker.stop()
             await asyncio.wait({running}, timeout=PATIENCE)
-            assert running.done(), "it ends although nobody lets go of the lock"
+            assert running.done(), "the worker ends although the lock is still held"
             assert not worker.started.is_set()
         finally:
             holder.close()
@@ -250,7 +250,7 @@ async def test_a_worker_that_waits_for_a_lock_while_it_starts_can_be_stopped(
             await app.aclose()
 
 
-async def test_a_place_that_a_transaction_of_its_own_frees_is_taken_at_once(database18: str) -> None:
+async def test_a_slot_that_a_transaction_of_its_own_frees_is_taken_at_once(database18: str) -> None:
     app, done = App(), list[float]()
 
     @app.task(max_active=1)

@@ -86,7 +86,7 @@ def test_what_never_began_is_given_back_at_once_and_uncounted(stage: Stage) -> N
     assert sorted(map(int, stage.said)) == list(range(1000)), "each of them once"
 
 
-def test_what_waits_for_a_place_of_its_task_is_given_back_too(stage: Stage) -> None:
+def test_what_waits_for_a_slot_of_its_task_is_given_back_too(stage: Stage) -> None:
     stage.write(
         """
         @app.task(queue="q", concurrency=1)

@@ -23,7 +23,7 @@ COUNT_CLAIMS = """
 """
 
 
-def test_a_task_that_is_not_known_here_is_left_to_those_who_know_it(stage: Stage, sql18: Sql) -> None:
+def test_an_unknown_task_is_left_to_workers_that_know_it(stage: Stage, sql18: Sql) -> None:
     sql18.execute(COUNT_CLAIMS)
     stage.write(
         """

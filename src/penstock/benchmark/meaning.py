@@ -1,4 +1,4 @@
-"""What the figures mean, in sentences for readers who did not write the benchmark."""
+"""What the figures mean, in sentences for readers that did not write the benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traffic of the shop: orders, payments and signups, in waves; and a customer who orders too much."""
+"""The traffic of the shop: orders, payments and signups, in waves; and a customer that orders too much."""
 
 from __future__ import annotations
 

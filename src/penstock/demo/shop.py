@@ -40,7 +40,7 @@ QUEUES = (
     # What happens to a payment.
     Queue("demo.ledger", PAYMENTS),
     Queue("demo.fraud-check", PAYMENTS, {"max_delivery_attempts": 2}),
-    # The bank takes two transfers of a customer at a time; the others wait aside.
+    # The bank takes two transfers of a customer at a time; the others wait.
     Queue("demo.payouts", PAYMENTS, {"tenant_max_active": 2}),
     # What happens to a new customer. The CRM is away for a while, every minute.
     Queue("demo.welcome-mail", SIGNUPS, {"retry_delays": [1, 3]}),

@@ -8,7 +8,7 @@ from penstock.wording import age
 from .facts import Facts
 from .findings import literal
 
-__all__ = ["doing", "letting_go", "subject", "who"]
+__all__ = ["describe", "doing", "letting_go", "subject"]
 
 QUERY = 160
 
@@ -17,7 +17,7 @@ def subject(holder: Holder) -> str:
     return f"{holder.kind} {holder.name}" if holder.pid is None or holder.name else f"pid {holder.pid}"
 
 
-def who(holder: Holder, facts: Facts) -> str:
+def describe(holder: Holder, facts: Facts) -> str:
     """The session in words: `pid 12 (psql of alice on 10.0.0.1), open for 5 min`."""
     of = [part for part in (holder.application_name, holder.user_name and f"of {holder.user_name}") if part]
     if holder.client_address:

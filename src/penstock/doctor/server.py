@@ -8,7 +8,7 @@ from penstock.wording import ago, count
 
 from .facts import Facts, known
 from .findings import Finding, Limits, literal, ok, size
-from .holders import who
+from .holders import describe
 
 __all__ = ["connections", "notify", "sequences", "wal"]
 
@@ -62,7 +62,7 @@ def notify(facts: Facts, _limits: Limits) -> Iterator[Finding]:
         if holder.kind == "session" and holder.transaction_started_at is not None
     ]
     in_transaction.sort(key=lambda holder: holder.transaction_started_at or server.now)
-    suspects = "; ".join(who(holder, facts) for holder in in_transaction[:SHOWN])
+    suspects = "; ".join(describe(holder, facts) for holder in in_transaction[:SHOWN])
     yield Finding(
         "notify",
         "problem" if used >= NOTIFY_BAD else "warning",

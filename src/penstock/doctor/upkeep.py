@@ -9,7 +9,7 @@ from penstock.wording import age, ago, count
 
 from .facts import Facts, NotKnown, known
 from .findings import SEVERE, Finding, Limits, Status, literal, ok, severity
-from .holders import doing, letting_go, subject, who
+from .holders import describe, doing, letting_go, subject
 
 __all__ = ["claims", "floors", "locks", "maintenance"]
 
@@ -32,7 +32,7 @@ def maintenance(facts: Facts, limits: Limits) -> Iterator[Finding]:
             continue
         fine = False
         advice, command = letting_go(holder)
-        found = f"{who(holder, facts)}, has called maintain(): until it ends, no other session can."
+        found = f"{describe(holder, facts)}, has called maintain(): until it ends, no other session can."
         yield Finding(
             "maintenance", "problem", subject(holder), f"{found} {doing(holder, facts)}", advice, command
         )
@@ -115,8 +115,8 @@ def floors(facts: Facts, limits: Limits) -> Iterator[Finding]:
 def _kept_down(holder: Holder, queue: QueueDiagnosis, facts: Facts, status: Status) -> Finding:
     advice, command = letting_go(holder)
     found = (
-        f"Its floor cannot rise: {who(holder, facts)}, has published to it or given messages back. Claims "
-        f"look at {queue.probe_blocks or 0:,} blocks to find the first message. {doing(holder, facts)}"
+        f"Its floor cannot rise: {describe(holder, facts)}, has published to it or given messages back. "
+        f"Claims look at {queue.probe_blocks or 0:,} blocks to find the first message. {doing(holder, facts)}"
     )
     return Finding("floors", status, f"queue {queue.queue_name}", found.strip(), advice, command)
 
@@ -194,7 +194,7 @@ def locks(facts: Facts, limits: Limits) -> Iterator[Finding]:
             "locks",
             "problem" if (lasts or 0.0) >= limits.patience else "warning",
             subject(holder),
-            f"{who(holder, facts)}, has locked {names}: publishers and consumers may wait for it. "
+            f"{describe(holder, facts)}, has locked {names}: publishers and consumers may wait for it. "
             f"{doing(holder, facts)}",
             advice,
             command,
@@ -224,7 +224,7 @@ def _held_queues(facts: Facts, limits: Limits) -> Iterator[Finding]:
         if idle:
             how = "outside of a transaction, as Penstock never does"
             advice = "Only that session can release it (pg_advisory_unlock_all). To end the session:"
-        found = f"{who(holder, facts)}, holds the lock of {_names(keys, facts)} {how}."
+        found = f"{describe(holder, facts)}, holds the lock of {_names(keys, facts)} {how}."
         if holder.blocked_count:
             waiting = "" if holder.blocked_since is None else f" for {age(facts.now - holder.blocked_since)}"
             found += f" {count(holder.blocked_count, 'session')} waiting{waiting}."

@@ -9,7 +9,7 @@ from penstock.wording import age, ago, count
 
 from .facts import Facts, NotKnown, known
 from .findings import Finding, Limits, Status, ok, severity, size
-from .holders import doing, letting_go, subject, who
+from .holders import describe, doing, letting_go, subject
 
 __all__ = ["autovacuum", "dead_rows", "held_vacuum", "wraparound"]
 
@@ -30,14 +30,14 @@ def held_vacuum(facts: Facts, limits: Limits) -> Iterator[Finding]:
         advice, command = letting_go(holder)
         lasts = facts.open_for(holder)
         since = "" if lasts is None else f" for {age(lasts)}"
-        found = f"{who(holder, facts).partition(',')[0]} holds back vacuum{since}: {_age(holder)}."
+        found = f"{describe(holder, facts).partition(',')[0]} holds back vacuum{since}: {_age(holder)}."
         yield Finding(
             "held-vacuum", status, subject(holder), f"{found} {doing(holder, facts)}".strip(), advice, command
         )
     if len(held) > SHOWN:
         yield Finding("held-vacuum", "warning", None, f"{len(held) - SHOWN} others do so, too.")
     if not held:
-        oldest = f" The oldest snapshot: {who(holders[0], facts)}." if holders else ""
+        oldest = f" The oldest snapshot: {describe(holders[0], facts)}." if holders else ""
         yield ok("held-vacuum", f"No session holds it back for long.{oldest}")
 
 

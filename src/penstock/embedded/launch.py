@@ -122,11 +122,11 @@ def _start(line: socket.socket) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         cwd="/",
-        start_new_session=True,  # Ctrl-C is for the owner, who may need the server for its last things
+        start_new_session=True,  # Ctrl-C is for the owner, which may need the server for its last things
     )
 
 
-# A fork without exec copies the sockets to a child, who must let go of them: see Link.forget.
+# A fork without exec copies the sockets to a child, which must let go of them: see Link.forget.
 _open_links: weakref.WeakSet[Link] = weakref.WeakSet()
 
 

@@ -17,7 +17,7 @@ from penstock.embedded.server import Server, StopMode
 from penstock.embedded.supervisor.layout import Address, Layout, make_directory
 from penstock.embedded.supervisor.locks import is_free, is_shareable, lock, open_lock
 
-# Where root's server is if it has to run as another user, who could not get into root's home.
+# Where root's server is if it has to run as another user, which cannot enter root's home.
 SYSTEM_DIRECTORY = Path("/var/lib/penstock/server")
 
 START_SECONDS = 330

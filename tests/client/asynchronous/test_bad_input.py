@@ -15,7 +15,7 @@ from tests.client.both import async_until
 from tests.client.inputs import CLIENT, CONSUME, METHODS, NONE_IS_A_VALUE, OPTIONS, Bad, arguments, parameters
 from tests.sql.engine import Engine
 
-# Nobody listens there: whatever is sent ends in DatabaseUnavailable.
+# No server listens there: whatever is sent ends in DatabaseUnavailable.
 NOWHERE = "host=127.0.0.1 port=1 dbname=nowhere connect_timeout=1"
 
 

@@ -529,7 +529,7 @@ async def test_pulse(client: AsyncClient, engine18: Engine) -> None:
     held = [(await client.consume_batch(queue, token="me"))[0] for queue in ("a", "b")]  # noqa: S106
     assert await client.pulse("me", 600) == 2
     assert await client.pulse("me", 1000, ["b"]) == 1
-    assert await client.pulse("nobody", 600) == 0
+    assert await client.pulse("no_holder", 600) == 0
     now = await client.clock()
     left = [(engine18.message(m.queue_name, m.id).vt - now).total_seconds() for m in held]
     assert left == [pytest.approx(600, abs=5), pytest.approx(1000, abs=5)]

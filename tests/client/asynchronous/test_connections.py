@@ -59,7 +59,7 @@ async def test_so_many_connections_and_no_more(database18: str) -> None:
         assert await client.list_queues() == []
 
 
-async def test_who_waits_gets_the_connection_that_comes_back(database18: str) -> None:
+async def test_a_waiting_caller_gets_the_connection_that_comes_back(database18: str) -> None:
     async with AsyncClient(database18, max_connections=1) as client:
         async with client.transaction() as transaction:
             waiting = AsyncRunning(client.list_queues)

@@ -263,7 +263,7 @@ async def test_a_lease_is_kept_while_the_block_runs_and_for_those_that_wait(
 async def test_a_lease_is_kept_in_a_block_that_goes_on_after_the_iteration(
     client: AsyncClient, engine18: Engine, message_id: int
 ) -> None:
-    """As of those who hand messages to tasks or threads of their own."""
+    """As in programs that hand messages to tasks or threads of their own."""
     async for message in client.consume("q", visibility_timeout=3, auto_extend=True, wait=0):
         await message.__aenter__()
     at_first = message.leased_until
@@ -275,7 +275,7 @@ async def test_a_lease_is_kept_in_a_block_that_goes_on_after_the_iteration(
 async def test_what_is_being_acked_with_others_is_not_lost(
     client: AsyncClient, engine18: Engine, message_id: int, sql18: psycopg.Connection[Any]
 ) -> None:
-    """Whoever extends its lease at this moment finds it gone: by the ack, which nobody has told of yet."""
+    """An extension at this moment finds no lease: the ack ended it, but has not been reported yet."""
     message = await taken(client)
     with sql18.transaction():
         sql18.execute("lock table penstock.queues in access exclusive mode")
@@ -325,7 +325,7 @@ async def test_extending_by_hand_keeps_the_message(
 async def test_one_that_is_locked_does_not_cost_the_others_their_lease(
     client: AsyncClient, engine18: Engine
 ) -> None:
-    """Acked in a transaction that takes its time: whoever extends the lease of that one waits."""
+    """Acked in a transaction that takes its time: an extension of that lease waits."""
     engine18.queue("slow")
     engine18.queue("q")
     engine18.send("slow")

@@ -355,7 +355,7 @@ async def test_a_payload_is_read_once(client: AsyncClient) -> None:
     assert message.payload is message.payload
 
 
-# What somebody else has stored
+# What another program has stored
 
 
 async def test_what_does_not_fit_is_nacked_and_the_others_go_on(

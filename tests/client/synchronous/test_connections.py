@@ -61,7 +61,7 @@ def test_so_many_connections_and_no_more(database18: str) -> None:
         assert client.list_queues() == []
 
 
-def test_who_waits_gets_the_connection_that_comes_back(database18: str) -> None:
+def test_a_waiting_caller_gets_the_connection_that_comes_back(database18: str) -> None:
     with Client(database18, max_connections=1) as client:
         with client.transaction() as transaction:
             waiting = Running(client.list_queues)

@@ -1,4 +1,4 @@
-"""Who the server's processes run as: PostgreSQL refuses root, and wants a user that the system knows."""
+"""The user of the server's processes: PostgreSQL refuses root, and wants a user that the system knows."""
 
 import contextlib
 import os
@@ -11,14 +11,14 @@ from typing import Protocol
 from . import linux
 from .errors import SupervisorError
 
-# Who stands in for root where user namespaces are not permitted: the first of these that exists.
+# The user in place of root where user namespaces are not permitted: the first of these that exists.
 UNPRIVILEGED = ("penstock", "postgres", "nobody")
-# Who the server seems to be within a user namespace; `nobody` last, who seems to own all that is unmapped.
+# The server's user within a user namespace; `nobody` last, which seems to own all that is unmapped.
 INNER = ("postgres", "daemon", "bin", "nobody")
 
 
 class Identity(Protocol):
-    """Who a server process becomes."""
+    """The user that a server process becomes."""
 
     @property
     def uid(self) -> int:
@@ -37,7 +37,7 @@ class Identity(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Myself:
-    """The user who runs the supervisor."""
+    """The user that runs the supervisor."""
 
     uid: int
     foreign: bool = False
@@ -51,7 +51,7 @@ class Myself:
 
 @dataclass(frozen=True, slots=True)
 class Namespaced:
-    """The user who runs the supervisor, under another number, in a user namespace of the server's own."""
+    """The user that runs the supervisor, under another number, in a user namespace of the server's own."""
 
     uid: int
     inner_uid: int
@@ -67,7 +67,7 @@ class Namespaced:
 
 @dataclass(frozen=True, slots=True)
 class Unprivileged:
-    """Another user than root, who has nothing to do with the user that started the server."""
+    """Another user than root, unrelated to the user that started the server."""
 
     uid: int
     gid: int
@@ -83,7 +83,7 @@ class Unprivileged:
 
 
 def choose_identity(data: Path) -> Identity:
-    """Decide who the server with this data directory runs as."""
+    """Decide which user the server with this data directory runs as."""
     uid = os.geteuid()
     owner = data.stat().st_uid if data.exists() else uid
     if uid == 0 and owner != 0:

@@ -32,7 +32,7 @@ def adopt_orphans() -> None:
 
 
 def enter_user_namespace(uid: int, gid: int) -> None:
-    """Be `uid` and `gid` to this process and its children, and still who we are to everybody else."""
+    """Be `uid` and `gid` to this process and its children, and keep the old identity to all others."""
     if not HERE:
         raise OSError("there are no user namespaces on this system")
     outer_uid, outer_gid = os.geteuid(), os.getegid()

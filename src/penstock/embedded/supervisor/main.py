@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def _take_standard_input() -> socket.socket:
-    """Move the owner's socket out of the way of the children, who get /dev/null."""
+    """Move the owner's socket out of the way of the children, which get /dev/null."""
     connection = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
