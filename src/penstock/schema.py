@@ -72,6 +72,8 @@ LOWER_OWNER = """(
     order by x.rank, o.rolname limit 1
 )"""
 
+_COMMENT = re.compile(r"^comment on function .*?';\n", re.DOTALL | re.MULTILINE)
+
 UPGRADE = "Upgrade the package on this machine: pip install --upgrade penstock."
 
 
@@ -399,9 +401,13 @@ def _body(source: Source) -> str:
     for name, value in values.items():
         first, last = first.replace(name, value), last.replace(name, value)
     parts = [_run_once(file, source.package_version) for file in source.tables]
-    parts += [f"\n-- functions/{file.name}.sql\n{file.text}" for file in source.functions]
+    parts += [f"\n-- functions/{file.name}.sql\n{_COMMENT.sub('', file.text)}" for file in source.functions]
+    # Comments name no signature. So they come when functions of another version with the same name are gone.
+    comments = [comment for file in source.functions for comment in _COMMENT.findall(file.text)]
     guards = [_SETTINGS, _guard("role"), _CREATE_SCHEMA, _guard("contents")]
-    return "\n".join([*guards, first, *parts, _DROP_STALE, f"\n-- roles.sql\n{source.roles}", last])
+    return "\n".join(
+        [*guards, first, *parts, _DROP_STALE, *comments, f"\n-- roles.sql\n{source.roles}", last]
+    )
 
 
 def _guard(name: str) -> str:

@@ -89,7 +89,7 @@ def test_a_session_whose_transaction_belongs_to_its_connection(shop: str) -> Non
     with penstock.connect(shop) as client, _engine(shop).connect() as connection, connection.begin():
         message = _claim_new(client, "lent connection")
         session = orm.Session(connection)
-        with message:
+        with pytest.raises(BlockFailed), message:  # noqa: PT012 - the block is what is tested
             client.using(session).ack(message)
             session.commit()
             raise BlockFailed
@@ -170,7 +170,7 @@ def test_an_atomic_block_within_another(shop: str) -> None:
     with penstock.connect(shop) as client, django_default(django_settings(shop)) as connection:
         message = _claim_new(client, "atomic")
         with django_transaction.atomic():
-            with message, django_transaction.atomic():
+            with pytest.raises(BlockFailed), message, django_transaction.atomic():  # noqa: PT012
                 client.using(connection).ack(message)
                 raise BlockFailed
             client.using(connection).reject(message, "by hand")

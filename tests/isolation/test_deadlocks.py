@@ -292,6 +292,20 @@ def test_ack_x_maintain_that_adds_and_drops_days(own_spec: Spec) -> None:
     assert [maintain.error(), ack.error()] == [None, None]
 
 
+def test_reject_then_ack_x_purge(spec18: Spec) -> None:
+    """A group of a worker: the reject has locked the queue, so no purge takes rows between the two statements."""
+    a, b = spec18.sessions(2)
+    a.value("create_queue", "q", retain_completed_seconds=0)
+    a.send("q", 4)
+    low, *_, high = sorted(a.claim("q", 4), key=lambda claim: claim.id)
+    a.begin()
+    assert a.rows("reject_messages", "q", [high.id], [high.token]) == [(high.id,)]
+    purge = b.waits("purge_queue", "q")
+    assert a.ack("q", low) == [low.id]
+    a.commit()
+    assert purge.value() == 2
+
+
 @pytest.fixture
 def linguistic(server: Server) -> Iterator[Spec]:
     """Sessions on a database that sorts text as people do, not by bytes."""

@@ -165,10 +165,10 @@ class Model:
         if missing == 0:
             return claimed
         queue.expire([m for m in queue.state(*BEFORE) if m.over(self.now) and m.id in outside.dead], self.now)
-        queue.take_returns(self.now)
         # A call never delivers a message twice, not even where the lease is of no length.
         queue.take_back(self.now, [m.id for m in claimed])
         queue.promote(self.now, outside.in_line)
+        queue.take_returns(self.now)
         queue.admit(self.now)
         waiting = {m.tenant for m in queue.state("waiting")}
         queue.unseen = [check for check in queue.unseen if check[1] in waiting]

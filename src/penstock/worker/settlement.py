@@ -16,9 +16,11 @@ __all__ = ["Key", "Pending", "Settlement"]
 
 # Messages in one statement.
 MOST_SETTLED = 1000
-# Statements that lock the queue come first. A session that deletes a queue locks the queue, and then waits
-# for the rows: the other order would be a deadlock.
+# Statements that lock the queue come first. A session that purges or deletes a queue locks the queue, and
+# then waits for the rows: the other order would be a deadlock.
 ORDER: tuple[Verdict, ...] = ("release", "retry", "reject", "ack", "ack_with_result")
+# These lock rows, but not the queue.
+ACKS = ("ack", "ack_with_result")
 
 
 class Key(NamedTuple):
@@ -106,8 +108,30 @@ class Pending:
         keys = sorted((Key(*key) for key in self._ended), key=lambda key: (ORDER.index(key.verdict), key))
         most = max((len(ended) for ended in self._ended.values()), default=0)
         for start in range(0, most, MOST_SETTLED):
-            yield [
+            group = [
                 Settlement(key, part)
                 for key in keys
                 if (part := self._ended[key][start : start + MOST_SETTLED])
             ]
+            together, alone = _without_deadlocks(group)
+            yield together
+            for settlement in alone:
+                yield [settlement]
+
+
+def _without_deadlocks(group: list[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
+    """Settlements for one transaction, and acks that need a transaction of their own.
+
+    Two acks of a queue lock rows in two steps. A session that purges the queue may lock rows in between,
+    unless a statement before the acks has locked the queue.
+    """
+    safe = {settlement.key.queue_name for settlement in group if settlement.key.verdict not in ACKS}
+    together, alone, acked = list[Settlement](), list[Settlement](), set[str]()
+    for settlement in group:
+        queue_name = settlement.key.queue_name
+        if queue_name in safe or queue_name not in acked:
+            together.append(settlement)
+            acked.add(queue_name)
+        else:
+            alone.append(settlement)
+    return together, alone

@@ -207,13 +207,11 @@ declare
     n int := cardinality(message_ids);
     wrong record;
 begin
-    if n > 1 or array_ndims(message_ids) > 1 then
-        perform penstock._check_list('message_ids', message_ids);
-        perform penstock._check_list('tokens', tokens);
-        perform penstock._check_list('delays', delays);
-        perform penstock._check_list('errors', errors);
-        perform penstock._check_list('max_attempts', limits);
-    end if;
+    perform penstock._check_list('message_ids', message_ids);
+    perform penstock._check_list('tokens', tokens);
+    perform penstock._check_list('delays', delays);
+    perform penstock._check_list('errors', errors);
+    perform penstock._check_list('max_attempts', limits);
     if n is null or tokens is null or cardinality(tokens) <> n then
         perform penstock._invalid(
             format(

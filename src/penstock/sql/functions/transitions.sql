@@ -64,7 +64,7 @@ as $$
 $$;
 comment on function penstock._by_id is 'A map from ids to values; null if there is none.';
 
--- The caller holds the queue's lock, except for a reject in a queue without caps. Verdicts:
+-- The caller holds the queue's lock. Verdicts:
 --   retry    the attempt failed: beside waiting messages, after the delay; a dead letter after the last attempt
 --   lost     the lease ran out (token null): as retry, but after the first loss in a row to the front
 --   release  the attempt does not count: to the front, after the delay
@@ -235,16 +235,24 @@ declare
     held record;
 begin
     if (
-        cardinality(message_ids) = 1 and cardinality(tokens) = 1 and coalesce(cardinality(delays), 1) = 1
-            and coalesce(cardinality(errors), 1) = 1
-        and coalesce(cardinality(limits), 1) = 1 and coalesce(delays[1] between 0 and 31536000, true)
-        and coalesce(limits[1] between 1 and 1000000, true)
+        array_dims(message_ids) = '[1:1]' and array_dims(tokens) = '[1:1]'
+        and (delays is null or array_dims(delays) = '[1:1]') and (errors is null or array_dims(errors) = '[1:1]')
+        and (limits is null or array_dims(limits) = '[1:1]')
+        and coalesce(delays[1] between 0 and 31536000, true) and coalesce(limits[1] between 1 and 1000000, true)
     ) is not true then
         perform penstock._check_settle(message_ids, tokens, delays, errors, limits);
+        -- Subscripts from 1 on, whatever the caller gave. A map of errors holds 256 MB, so each error is cut to its share.
+        select
+            array_agg(t.id), array_agg(t.token), case when delays is not null then array_agg(t.delay) end,
+            case when errors is not null then array_agg(left(t.error, least(4000000, 60000000 / cardinality(message_ids)))) end,
+            case when limits is not null then array_agg(t.most) end
+        into message_ids, tokens, delays, errors, limits
+        from unnest(message_ids, tokens, delays, errors, limits) t(id, token, delay, error, most);
+        if message_ids is null then
+            return '{}';
+        end if;
     end if;
-    if verdict <> 'reject' or penstock._capped(queue_id) then
-        perform penstock._lock_queue(queue_id);
-    end if;
+    perform penstock._lock_queue(queue_id);
     if tokens[1] = all (tokens) then
         return penstock._leave_active(queue_id, message_ids, tokens[1], verdict, now, delays, errors, limits);
     end if;
