@@ -293,7 +293,7 @@ def test_ack_x_maintain_that_adds_and_drops_days(own_spec: Spec) -> None:
 
 
 def test_reject_then_ack_x_purge(spec18: Spec) -> None:
-    """As in a group of a worker. The reject has locked the queue, so a purge takes no rows between the two."""
+    """As in a worker. The reject has locked the queue, so a purge takes no rows between the two."""
     a, b = spec18.sessions(2)
     a.value("create_queue", "q", retain_completed_seconds=0)
     a.send("q", 4)
