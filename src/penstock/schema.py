@@ -405,9 +405,8 @@ def _body(source: Source) -> str:
     # Comments name no signature. So they come when functions of another version with the same name are gone.
     comments = [comment for file in source.functions for comment in _COMMENT.findall(file.text)]
     guards = [_SETTINGS, _guard("role"), _CREATE_SCHEMA, _guard("contents")]
-    return "\n".join(
-        [*guards, first, *parts, _DROP_STALE, *comments, f"\n-- roles.sql\n{source.roles}", last]
-    )
+    roles = f"\n-- roles.sql\n{source.roles}"
+    return "\n".join([*guards, first, *parts, _DROP_STALE, roles, *comments, last])
 
 
 def _guard(name: str) -> str:

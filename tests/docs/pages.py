@@ -26,8 +26,9 @@ class Block:
 
 
 def all_pages() -> list[Path]:
-    """README.md and every page of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README.md and every page of docs/. The notes are parts of the page of SQL functions."""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    return [ROOT / "README.md", *(page for page in pages if page.parent.name != "notes")]
 
 
 def name_of(page: Path) -> str:
