@@ -135,6 +135,24 @@ async def test_acks_alone_are_lone_statements(bench: Bench) -> None:
     assert len(bench.settled) == MOST_SETTLED + 5
 
 
+async def test_two_acks_of_a_queue_share_a_transaction_only_after_its_lock(bench: Bench) -> None:
+    """A purge between them would be a deadlock, unless a statement before them has locked the queue."""
+    for has_reject in (False, True):
+        (run,) = await bench.runs(1)
+        bench.settler.settle(run, ACK)
+        (run,) = await bench.runs(1, kept)
+        bench.settler.settle(run, Outcome.done({"id": run.message_id}))
+        if has_reject:
+            (run,) = await bench.runs(1)
+            bench.settler.settle(run, Outcome.rejected("no"))
+        await bench.settler.run_once()
+    assert bench.sent == [
+        ["ack_messages"],
+        ["ack_tasks"],
+        ["reject_messages", "ack_messages", "ack_tasks"],
+    ]
+
+
 async def test_a_retry_has_the_limit_of_its_own_task(bench: Bench) -> None:
     first, second = await bench.runs(2)
     second.max_attempts = 1

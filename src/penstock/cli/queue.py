@@ -330,7 +330,7 @@ def _shown(found: QueueSettings, counts: QueueStatistics) -> dict[str, Any]:
         shown["kept alive until"] = found.keep_alive_until
     shown |= {
         "pending": f"{counts.pending_count:,}, of these {counts.delayed_count:,} delayed"
-        f" and {counts.waiting_count:,} waiting for a place",
+        f" and {counts.waiting_count:,} waiting for a permit",
         "active": f"{counts.processing_count:,}",
         "completed": f"{counts.completed_count:,}",
         "dead": f"{counts.dead_count:,}",

@@ -160,7 +160,7 @@ def shares(facts: Facts, _limits: Limits) -> Iterator[Finding]:
             "problem",
             f"queue {priority.queue_name}",
             f"{_waiting(priority.ready_count)} in priority {priority.priority}, the oldest published "
-            f"{ago(priority.waiting_since, now)}, and can never be claimed: it has no place, by "
+            f"{ago(priority.waiting_since, now)}, and can never be claimed: it has no permit, by "
             f"priority_shares {given} of max_active {priority.max_active} and "
             f"min_active {priority.min_active}.",
             "Give it a share:",

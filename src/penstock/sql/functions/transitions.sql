@@ -57,7 +57,7 @@ comment on function penstock._reason_to_end is
 
 -- A map makes each lookup cheap. The planner may join a list by nested loops, in quadratic time.
 create or replace function penstock._by_id(ids bigint[], "values" text[]) returns jsonb
-language sql immutable
+language sql immutable strict
 as $$
     select jsonb_object(array_agg(x.id::text), array_agg(x.value))
     from unnest(ids, "values") x(id, value) where x.id is not null and x.value is not null
@@ -78,12 +78,11 @@ as $$
 #variable_conflict use_variable
 declare
     is_one constant boolean := cardinality(ids) = 1;
-    delay_of constant jsonb := case when not is_one and delays is not null
-        then penstock._by_id(ids, delays::text[]) end;
-    error_of constant jsonb := case when not is_one and errors is not null then penstock._by_id(ids, errors) end;
-    limit_of constant jsonb := case when not is_one and limits is not null
-        then penstock._by_id(ids, limits::text[]) end;
-    error text := case verdict when 'lost' then 'the lease ran out' else case when is_one then errors[1] end end;
+    -- One message needs no map.
+    delay_of constant jsonb := case when not is_one then penstock._by_id(ids, delays::text[]) end;
+    error_of constant jsonb := case when not is_one then penstock._by_id(ids, errors) end;
+    limit_of constant jsonb := case when not is_one then penstock._by_id(ids, limits::text[]) end;
+    error constant text := case when verdict = 'lost' then 'the lease ran out' when is_one then errors[1] end;
     floor_ranks bigint[];
     next_ranks bigint[];
     last_ranks bigint[];
@@ -105,8 +104,9 @@ declare
     top_rank bigint;
 begin
     if verdict <> 'reject' then
-        select coalesce(case when is_one then limits[1] end, nullif(q.max_delivery_attempts, 0)), q.retry_delays,
-        q.notify, q.name, q.plain_tops
+        select
+            coalesce(case when is_one then limits[1] end, nullif(q.max_delivery_attempts, 0)),
+            q.retry_delays, q.notify, q.name, q.plain_tops
         into most, retry_delays, wakes, name, plain_tops
         from penstock.queues q where q.id = queue_id;
         floor_ranks := penstock._floor(queue_id);
@@ -153,20 +153,19 @@ begin
                         )
                     end*/,
                 g.permit, g.holds_tenant_permit,
-                case when verdict <> 'release'
-                    then penstock._reason_to_end(
+                case
+                    when verdict <> 'release' then penstock._reason_to_end(
                         g.attempts, coalesce(g.attempts_limit, (limit_of ->> g.id::text)::int, most), g.expires_at, now
                     )
                 end as reason,
                 coalesce(
                     case when is_one then delays[1] else (delay_of ->> g.id::text)::int end,
-                    case verdict when 'release'
-                        then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
+                    case when verdict = 'release' then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
                 ) as delay,
                 case
                     when plain_tops is null
                         and (verdict = 'release' or verdict = 'lost' and penstock._lost_deliveries(g.errors) = 0)
-                            then 'front'
+                        then 'front'
                     else 'back'
                 end as entry,
                 -- A snapshot that cannot see the newest floor cannot rank by tenant.
@@ -181,8 +180,8 @@ begin
             select queue_id, queue_id, now + make_interval(secs => j.delay), /*carried j*/
             from judged j where j.reason is null and j.delay > 0
         ), moving as (
-            select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant from judged j where j.reason is null
-                and j.delay = 0
+            select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant
+            from judged j where j.reason is null and j.delay = 0
         ), /*enter_ready*/
         select
             array_agg(j.id), min(j.id) filter (where j.reason is null and j.delay = 0),
@@ -241,10 +240,13 @@ begin
         and coalesce(delays[1] between 0 and 31536000, true) and coalesce(limits[1] between 1 and 1000000, true)
     ) is not true then
         perform penstock._check_settle(message_ids, tokens, delays, errors, limits);
-        -- Subscripts from 1 on, whatever the caller gave. A map of errors holds 256 MB, so each error is cut to its share.
+        -- The subscripts now begin with 1. A map holds up to 256 MB, so each error of a batch is cut to its share.
         select
-            array_agg(t.id), array_agg(t.token), case when delays is not null then array_agg(t.delay) end,
-            case when errors is not null then array_agg(left(t.error, least(4000000, 60000000 / cardinality(message_ids)))) end,
+            array_agg(t.id), array_agg(t.token),
+            case when delays is not null then array_agg(t.delay) end,
+            case
+                when errors is not null then array_agg(left(t.error, least(4000000, 60000000 / cardinality(message_ids))))
+            end,
             case when limits is not null then array_agg(t.most) end
         into message_ids, tokens, delays, errors, limits
         from unnest(message_ids, tokens, delays, errors, limits) t(id, token, delay, error, most);
@@ -259,9 +261,10 @@ begin
     perform from penstock.active a where a.queue_id = queue_id and a.id = any(message_ids) order by a.id for update;
     for held in
         select
-            t.token, array_agg(t.id) as ids, case when delays is not null then array_agg(t.delay) end as delays,
-            case when errors is not null then array_agg(t.error) end as errors, case when limits is not null
-                then array_agg(t.most) end as limits
+            t.token, array_agg(t.id) as ids,
+            case when delays is not null then array_agg(t.delay) end as delays,
+            case when errors is not null then array_agg(t.error) end as errors,
+            case when limits is not null then array_agg(t.most) end as limits
         from unnest(message_ids, tokens, delays, errors, limits) t(id, token, delay, error, most)
         where t.token is not null
         group by t.token order by t.token
