@@ -57,7 +57,7 @@ comment on function penstock._reason_to_end is
 
 -- A map makes each lookup cheap. The planner may join a list by nested loops, in quadratic time.
 create or replace function penstock._by_id(ids bigint[], "values" text[]) returns jsonb
-language sql immutable strict
+language sql immutable
 as $$
     select jsonb_object(array_agg(x.id::text), array_agg(x.value))
     from unnest(ids, "values") x(id, value) where x.id is not null and x.value is not null
