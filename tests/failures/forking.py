@@ -12,8 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from penstock import Client
-from penstock._sync import consumer as polling
+from penstock import Client, watch
 
 PATIENCE_SECONDS = 20
 
@@ -73,8 +72,7 @@ def calls(dsn: str) -> None:
 def consumers(dsn: str) -> None:
     """A consumer of each, woken by notifications."""
     # A consumer that is not woken finds the message only when its patience ends.
-    polling.FIRST_POLL_SECONDS = polling.LONGEST_POLL_SECONDS = 60
-    polling.LONGEST_POLL_LISTENING_SECONDS = 60
+    watch.PAUSES = (60.0,)
     with Client(dsn) as client, Client(dsn) as other:
 
         def consume_one(queue: str) -> None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import psycopg
 
 from penstock import calls
+from penstock.calls import WatchKeys
 from penstock.concurrency import AsyncFlag
 from penstock.errors import ClientClosed, ConnectionLost, DatabaseUnavailable
 from penstock.models import MaintenanceResult
 from penstock.sql_call import Call
+from penstock.watch import Watch
 
 from .api import AsyncApi
 from .call_runner import Timed
@@ -63,7 +65,7 @@ class AsyncConsumerRuntime:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._consumers: set[AsyncConsumer[Any]] = set()
-        self._channels: dict[str, str] = {}
+        self._keys: dict[str, WatchKeys] = {}
         self._listener = AsyncListener(self._connect)
         self._listener.is_quiet = self.is_quiet
         self._lease_extender = AsyncLeaseExtender()
@@ -84,32 +86,32 @@ class AsyncConsumerRuntime:
             if self._maintains:
                 self._maintenance.start()
 
-    def leave(self, consumer: AsyncConsumer[Any], channel: str | None, flag: AsyncFlag) -> None:
+    def leave(self, consumer: AsyncConsumer[Any], watch: Watch | None, flag: AsyncFlag) -> None:
         """A consumer ends. The leases of messages in a block are extended until the block ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
                 self._maintenance.stop()
-                self._channels.clear()
-        if channel is not None:
-            self._listener.unsubscribe(channel, flag)
+                self._keys.clear()
+        if watch is not None:
+            watch.leave(flag)
+            self._listener.unwatch(watch)
 
     def keep(self, consumer: AsyncConsumer[Any], within: float) -> None:
         """Extend the leases of a consumer; the first of them is due within so many seconds."""
         self._lease_extender.keep(consumer, within)
 
-    async def listen(self, queue_name: str, flag: AsyncFlag) -> str | None:
-        """Set the flag when there is something in the queue; the channel, if that is known already."""
+    async def watch(self, queue_name: str) -> Watch | None:
+        """The watch of a queue, for one more user; None if the database does not answer."""
         # Another thread may clear these meanwhile.
-        channel = self._channels.get(queue_name)
-        if channel is None:
+        keys = self._keys.get(queue_name)
+        if keys is None:
             try:
-                timed = await self.attempt(calls.channel(queue_name))
+                timed = await self.attempt(calls.watch_keys(queue_name))
             except (ConnectionLost, DatabaseUnavailable):
                 return None
-            self._channels[queue_name] = channel = timed.result
-        self._listener.subscribe(channel, flag)
-        return channel
+            self._keys[queue_name] = keys = timed.result
+        return self._listener.watch(queue_name, keys)
 
     async def listen_done(self, queue_name: str, flag: AsyncFlag, message_id: int) -> str | None:
         """Set the flag when that message of the queue ends; the channel, if there is one."""

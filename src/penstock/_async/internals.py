@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from penstock.concurrency import AsyncFlag
 from penstock.deadlines import SilenceLog
 from penstock.errors import ConnectionLost
 from penstock.sql_call import Call
+from penstock.watch import Watch
 
 from .connections import AsyncOwn
 
@@ -85,13 +85,9 @@ class AsyncInternals:
 
     # Notifications
 
-    async def listen(self, queue_name: str, flag: AsyncFlag) -> str | None:
-        """Set the flag when there is something in the queue; the channel, if that is known already."""
-        return await self._client._runtime.listen(queue_name, flag)
-
-    def hears(self, channel: str) -> bool:
-        """Whether notifications of a channel arrive at present."""
-        return self._client._runtime.hears(channel)
+    async def watch(self, queue_name: str) -> Watch | None:
+        """The watch of a queue; None if the database does not answer."""
+        return await self._client._runtime.watch(queue_name)
 
 
 async def _in_one_transaction(own: AsyncOwn, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:

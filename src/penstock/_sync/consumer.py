@@ -9,7 +9,6 @@ import contextlib
 import logging
 import math
 import os
-import random
 import threading
 import uuid
 from collections import deque
@@ -21,10 +20,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import psycopg
 
 from penstock import calls
+from penstock.backoff import Backoff
 from penstock.concurrency import Flag, now, to_the_end
 from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
+from penstock.watch import Watch
 
 from .message import Lease, Message
 
@@ -37,10 +38,9 @@ T_co = TypeVar("T_co", covariant=True)
 
 logger = logging.getLogger("penstock")
 
-# Polling: fast first, then slower; rarely while notifications are heard.
-FIRST_POLL_SECONDS = 0.05
-LONGEST_POLL_SECONDS = 1.0
-LONGEST_POLL_LISTENING_SECONDS = 2.0
+# Between attempts to reach the database.
+FIRST_PAUSE_SECONDS = 0.05
+LONGEST_PAUSE_SECONDS = 1.0
 # A lease is extended when a third of it is over.
 KEEP_BELOW = 2 / 3
 # A consumer that is cancelled waits so long for its claim, to release what it brings.
@@ -81,7 +81,7 @@ class Consumer(Generic[T_co]):
         # Messages with leases to be extended: not handed out yet or, with auto_extend, in their block.
         self._kept: dict[Message[T_co], None] = {}
         self._flag = Flag()
-        self._channel: str | None = None
+        self._watch: Watch | None = None
         self._stopped = False
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -129,17 +129,20 @@ class Consumer(Generic[T_co]):
                     self._runtime.attempt(release, beyond=True)
                 except (PenstockError, psycopg.Error) as exc:
                     logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
-            self._runtime.leave(self, self._channel, self._flag)
-            self._channel = None
+            self._runtime.leave(self, self._watch, self._flag)
+            self._watch = None
 
     def _next(self) -> Message[T_co] | None:
         """The next message; None after waiting for so long, or when stopped."""
         deadline = math.inf if self._wait is None else now() + self._wait
-        pause, is_reported = FIRST_POLL_SECONDS, False
+        backoff, is_reported = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), False
         while not self._stopped:
             if (message := self._next_unread()) is not None:
+                if self._watch is not None:
+                    self._watch.leave(self._flag)
                 return message
             self._flag.clear()
+            began_at = now()
             try:
                 with self._lock:
                     if not self._stopped:
@@ -150,30 +153,29 @@ class Consumer(Generic[T_co]):
                 if not is_reported:
                     logger.warning("waiting for the database, to consume from %r: %s", self.queue_name, exc)
                 is_reported = True
+                pause = backoff.next()
             else:
                 if is_reported:
                     logger.info("consuming from %r again", self.queue_name)
                 is_reported = False
+                backoff.reset()
+                pause = self._looked(now() - began_at, now() < deadline)
             if self._unread:
                 continue
-            if (remaining := deadline - now()) <= 0:
-                return None
-            self._listen()
-            if self._stopped:
+            if (remaining := deadline - now()) <= 0 or self._stopped:
                 break
-            # Not all at once, where many consumers found nothing.
-            self._flag.wait(min(pause * random.uniform(0.8, 1.2), remaining))
-            longest = LONGEST_POLL_LISTENING_SECONDS if self._hears() else LONGEST_POLL_SECONDS
-            pause = FIRST_POLL_SECONDS if self._flag.is_set() else min(2 * pause, longest)
+            if self._watch is not None:
+                self._watch.enter(self._flag)
+            self._flag.wait(min(pause, remaining))
         return None
 
-    def _hears(self) -> bool:
-        return self._channel is not None and self._runtime.hears(self._channel)
-
-    def _listen(self) -> None:
-        """Be woken from now on, where the client can listen."""
-        if self._channel is None and not self._stopped:
-            self._channel = self._runtime.listen(self.queue_name, self._flag)
+    def _looked(self, took: float, will_wait: bool) -> float:
+        """After a claim: how long to wait for a wake-up until the next."""
+        if self._watch is None and not self._unread and will_wait and not self._stopped:
+            self._watch = self._runtime.watch(self.queue_name)
+        if self._watch is None:
+            return FIRST_PAUSE_SECONDS
+        return self._watch.looked(self._flag, len(self._unread), took)
 
     def _take(self) -> Message[T_co] | None:
         # By one thread or the other: the one that consumes, or one that closes.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import psycopg
 from psycopg.rows import tuple_row
 
-from penstock.concurrency import Flag
 from penstock.deadlines import SilenceLog
 from penstock.errors import ConnectionLost
 from penstock.sql_call import Call
+from penstock.watch import Watch
 
 from .connections import Own
 
@@ -88,13 +88,9 @@ class Internals:
 
     # Notifications
 
-    def listen(self, queue_name: str, flag: Flag) -> str | None:
-        """Set the flag when there is something in the queue; the channel, if that is known already."""
-        return self._client._runtime.listen(queue_name, flag)
-
-    def hears(self, channel: str) -> bool:
-        """Whether notifications of a channel arrive at present."""
-        return self._client._runtime.hears(channel)
+    def watch(self, queue_name: str) -> Watch | None:
+        """The watch of a queue; None if the database does not answer."""
+        return self._client._runtime.watch(queue_name)
 
 
 def _in_one_transaction(own: Own, many: Sequence[Call[T]], *, is_pipelined: bool) -> list[T]:

@@ -1,15 +1,16 @@
 # Written by tools/unasync.py from src/penstock/_async/listener.py:
 # change that, run `make generate`.
 
-"""One connection that listens, however many consumers wait.
+"""One connection that listens and watches queues, however many consumers wait.
 
 It comes back by itself after a cut, a failover or a connection that is dead without a word, and subscribes
-again. It wakes all consumers then, since notifications may have been missed. Consumers poll meanwhile.
+again. It wakes consumers then, since notifications may have been missed. Consumers poll meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +21,9 @@ from psycopg.pq import ExecStatus
 
 from penstock import calls
 from penstock.backoff import Backoff
-from penstock.concurrency import Background, Flag, Waker
+from penstock.calls import WatchKeys
+from penstock.concurrency import Background, Flag, Waker, now
+from penstock.watch import Role, Watch
 
 __all__ = ["Listener"]
 
@@ -34,6 +37,8 @@ CLOSE_SECONDS = 1.0
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
+# Before another attempt to be idle: a send was just testing whether this session is.
+RETRY_IDLE_SECONDS = 0.002
 
 POOLED = (
     "polling for messages, which takes up to a second: this connection leads through a pooler like PgBouncer,"
@@ -50,9 +55,13 @@ class Listener:
     def __init__(self, connect: Callable[[], Connection | None]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        # For each channel the flags to be set, with the word of the notification that they wait for, if one.
-        self._waiting: dict[str, dict[Flag, str | None]] = {}
+        # For each channel the flags to be set, with the word of the notification that they wait for.
+        self._waiting: dict[str, dict[Flag, str]] = {}
         self._listening: frozenset[str] = frozenset()
+        # The watched queues by name, each with its keys and the number of its users.
+        self._watches: dict[str, tuple[Watch, WatchKeys, int]] = {}
+        # Watches that this session has, or had a moment ago.
+        self._tended: dict[Watch, WatchKeys] = {}
         self._waker = Waker()
         self._background: Background | None = None
         self._stopped = False
@@ -65,13 +74,35 @@ class Listener:
         self.probe_seconds = PROBE_SECONDS
         self.answer_seconds = ANSWER_SECONDS
 
-    def subscribe(self, channel: str, flag: Flag, word: str | None = None) -> None:
-        """Set the flag at each notification of a channel, or with that word, and when listening begins."""
+    def watch(self, queue_name: str, keys: WatchKeys) -> Watch:
+        """The watch of a queue, for one more user."""
+        with self._lock:
+            watch, _, users = self._watches.get(queue_name) or (Watch(queue_name, self._waker.wake), keys, 0)
+            self._watches[queue_name] = watch, keys, users + 1
+            self._start()
+        self._waker.wake()
+        return watch
+
+    def unwatch(self, watch: Watch) -> None:
+        """One user less."""
+        with self._lock:
+            found, keys, users = self._watches.get(watch.queue_name, (None, None, 0))
+            if found is watch and keys is not None:
+                self._watches[watch.queue_name] = watch, keys, users - 1
+                if users == 1:
+                    del self._watches[watch.queue_name]
+        self._waker.wake()
+
+    def subscribe(self, channel: str, flag: Flag, word: str) -> None:
+        """Set the flag at each notification of a channel with that word, and when listening begins."""
         with self._lock:
             self._waiting.setdefault(channel, {})[flag] = word
-            if self._background is None or not self._background.is_alive():
-                self._background = Background(self._run, "penstock listener")
+            self._start()
         self._waker.wake()
+
+    def _start(self) -> None:
+        if self._background is None or not self._background.is_alive():
+            self._background = Background(self._run, "penstock listener")
 
     def unsubscribe(self, channel: str, flag: Flag) -> None:
         with self._lock:
@@ -115,6 +146,9 @@ class Listener:
                 self._troubled = True
             finally:
                 self._listening = frozenset()
+                for watch in self._tended:
+                    watch.begin(Role.DEAF)
+                self._tended = {}
                 if connection is not None:
                     connection.close()
             if not self._stopped:
@@ -128,12 +162,15 @@ class Listener:
 
     def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()
+        for setting in (calls.SET_ASYNCHRONOUS, calls.SET_KEEPALIVES):
+            self._command(connection, setting)
         while not self._stopped:
-            if self._adjust(connection):
+            if self._adjust(connection) or self._tend(connection):
                 self._dispatch(connection)  # what came along with the answers
                 continue  # so did a wake-up, perhaps: look again before waiting
             patience = heard + self.probe_seconds - time.monotonic()
-            if self._waker.wait(pgconn.socket, max(0.0, patience)):
+            check_at = min((watch.check_at for watch in self._tended), default=math.inf)
+            if self._waker.wait(pgconn.socket, max(0.0, min(patience, check_at - now()))):
                 pgconn.consume_input()
                 heard = time.monotonic()
                 self._dispatch(connection)
@@ -141,11 +178,20 @@ class Listener:
                 self._command(connection, calls.PROBE)
                 self._dispatch(connection)
                 heard = time.monotonic()
+        for watch, keys in self._tended.items():
+            if watch.role.is_watching:
+                self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
 
     def _adjust(self, connection: Connection) -> bool:
         """Listen to what is waited for, and to nothing else; whether there was anything to change."""
         with self._lock:
-            wanted = frozenset(self._waiting)
+            watches = {watch: keys for watch, keys, _ in self._watches.values()}
+            wanted = frozenset(self._waiting) | {keys.handover_channel for keys in watches.values()}
+        for watch in self._tended.keys() - watches.keys():
+            if watch.role.is_watching:
+                self._hand_over(connection, watch, self._tended[watch])
+            del self._tended[watch]
+            watch.begin(Role.DEAF)
         for channel in wanted - self._listening:
             self._command(connection, calls.listen(channel))
         for channel in self._listening - wanted:
@@ -154,6 +200,10 @@ class Listener:
         self._listening = wanted
         for channel in begun:
             self._wake(channel)
+        for watch in watches.keys() - self._tended.keys():
+            self._tended[watch] = watches[watch]
+            watch.begin(Role.STANDBY)
+            watch.offer()
         if begun and self._troubled:
             logger.log(logging.DEBUG if self.is_quiet else logging.INFO, "listening for messages again")
         if begun:
@@ -161,9 +211,43 @@ class Listener:
             self._backoff.reset()
         return changed
 
-    def _command(self, connection: Connection, text: str) -> None:
-        """Run a statement, and give the connection up if there is no answer in time."""
-        pgconn, deadline = connection.pgconn, time.monotonic() + self.answer_seconds
+    def _tend(self, connection: Connection) -> bool:
+        """Give this session the roles that its watches want; whether there was anything to change."""
+        changed = False
+        for watch, keys in self._tended.items():
+            if watch.check_at <= now():
+                watch.check()
+            if (wanted := watch.wanted) is watch.role:
+                continue
+            changed = True
+            if wanted is Role.STANDBY:
+                self._hand_over(connection, watch, keys)
+            elif watch.role is Role.IDLE:
+                self._command(connection, calls.start_polling(keys))
+                watch.begin(Role.POLLING)
+            elif watch.role is Role.POLLING:
+                self._become_idle(connection, watch, keys)
+            elif self._command(connection, calls.try_to_watch(keys)) == b"t":
+                watch.begin(Role.POLLING)
+                if wanted is Role.IDLE:
+                    self._become_idle(connection, watch, keys)
+            else:
+                watch.stay()
+        return changed
+
+    def _become_idle(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
+        if self._command(connection, calls.try_to_idle(keys)) == b"t":
+            watch.begin(Role.IDLE)
+        else:
+            watch.stay(now() + RETRY_IDLE_SECONDS)
+
+    def _hand_over(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
+        self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
+        watch.begin(Role.STANDBY)
+
+    def _command(self, connection: Connection, text: str) -> bytes | None:
+        """Run statements, and give the connection up if there is no answer in time. Returns the last value."""
+        pgconn, deadline, value = connection.pgconn, time.monotonic() + self.answer_seconds, None
         pgconn.send_query(text.encode())
         pgconn.flush()
         while True:
@@ -175,9 +259,11 @@ class Listener:
                     pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
-                return
+                return value
             if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
                 raise psycopg.OperationalError(result.get_error_message())
+            if result.ntuples:
+                value = result.get_value(0, 0)
 
     def _dispatch(self, connection: Connection) -> None:
         while (notification := connection.pgconn.notifies()) is not None:
@@ -188,5 +274,10 @@ class Listener:
             waiting = tuple(self._waiting.get(channel, {}).items())
         words = None if payload is None else frozenset(payload.split(","))
         for flag, word in waiting:
-            if words is None or word is None or word in words:
+            if words is None or word in words:
                 flag.set()
+        for watch, keys in self._tended.items():
+            if channel == keys.channel:
+                watch.wake()
+            elif channel == keys.handover_channel:
+                watch.offer()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from penstock import schema
 from penstock.sql_call import Call, Repeat
@@ -11,14 +12,21 @@ __all__ = [
     "CHECK_CLIENT",
     "PROBE",
     "SET_ASYNCHRONOUS",
+    "SET_KEEPALIVES",
     "SET_READ_COMMITTED",
     "SET_WARNINGS",
     "SMALLEST_COMMIT",
     "Session",
+    "WatchKeys",
+    "hand_over",
     "listen",
     "probe",
     "session",
+    "start_polling",
+    "try_to_idle",
+    "try_to_watch",
     "unlisten",
+    "watch_keys",
 ]
 
 
@@ -40,6 +48,8 @@ CHECK_CLIENT = (
     "do $$ begin perform pg_catalog.set_config('client_connection_check_interval', '5s', false);"
     " exception when others then null; end $$"
 )
+# If the machine of a client is gone, the server notices within half a minute, and releases its watches.
+SET_KEEPALIVES = "set tcp_keepalives_idle = 15; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3"
 PROBE = "select 1"
 # Writes a few bytes of WAL, and nothing else, so that the time of the commit is the wait for the disk.
 SMALLEST_COMMIT = "select pg_catalog.pg_logical_emit_message(true, 'penstock', '')"
@@ -65,6 +75,61 @@ def listen(channel_name: str) -> str:
 
 def unlisten(channel_name: str) -> str:
     return f"unlisten {_quoted(channel_name)}"
+
+
+# The session that watches a queue has an advisory lock with the key `watching`. While it is idle, it has one
+# with the key `idle`, too: penstock._wake() notifies only then (wakeups.sql has the same seed).
+
+
+class WatchKeys(NamedTuple):
+    """The channels and the advisory keys of a queue."""
+
+    channel: str
+    handover_channel: str
+    watching: int
+    idle: int
+
+
+def watch_keys(queue_name: str) -> Call[WatchKeys]:
+    text = (
+        "select penstock.channel(cast(%s as pg_catalog.text)), "
+        "pg_catalog.hashtextextended(cast(%s as pg_catalog.text), 1346719318), "
+        "pg_catalog.hashtextextended(cast(%s as pg_catalog.text), 1346719317)"
+    )
+
+    def parse(found: Sequence[Sequence[Any]]) -> WatchKeys:
+        channel, watching, idle = found[0]
+        return WatchKeys(channel, "watch:" + channel.removeprefix("queue:"), watching, idle)
+
+    return Call("channel", text, (queue_name,) * 3, parse, Repeat.SAFE)
+
+
+def try_to_watch(keys: WatchKeys) -> str:
+    return f"select pg_catalog.pg_try_advisory_lock({keys.watching})"
+
+
+def try_to_idle(keys: WatchKeys) -> str:
+    return f"{listen(keys.channel)}; select pg_catalog.pg_try_advisory_lock({keys.idle})"
+
+
+def start_polling(keys: WatchKeys) -> str:
+    return f"select pg_catalog.pg_advisory_unlock({keys.idle})"
+
+
+def hand_over(keys: WatchKeys, *, is_idle: bool) -> str:
+    """Stop watching, and tell the sessions that stand by."""
+    unlock = f"pg_catalog.pg_advisory_unlock({keys.idle}), " if is_idle else ""
+    channel = _literal(keys.handover_channel)
+    return (
+        f"{unlisten(keys.channel)}; "
+        f"select {unlock}pg_catalog.pg_advisory_unlock({keys.watching}), pg_catalog.pg_notify({channel}, '')"
+    )
+
+
+def _literal(text: str) -> str:
+    """A string for a statement that takes no parameters."""
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"E'{escaped}'"
 
 
 def _quoted(name: str) -> str:

@@ -32,8 +32,6 @@ logger = logging.getLogger("penstock.worker")
 
 # Messages of one claim.
 MOST_CLAIMED = 1000
-# Between polls of a queue whose notifications arrive.
-POLL_LISTENING_SECONDS = 1.0
 # How often a busy queue is asked for parked messages of tasks that this worker knows.
 PARKED_SECONDS = 1.0
 # Asking for parked messages takes less than this, unless vacuum is held back.
@@ -102,6 +100,8 @@ class Fetcher:
     def stop(self) -> None:
         """Claim nothing more. A claim that is under way comes to its end."""
         self._stopped = True
+        for source in self._sources:
+            self._tell_room(source, False)
         self._sources.wake()
 
     async def run(self) -> None:
@@ -136,7 +136,12 @@ class Fetcher:
                 if demand.wanted:
                     await self._fetch(source, demand)
         self._sources.rotate()
-        waits = [source.next_poll() - now() for source in self._sources if self._demand(source).wanted]
+        waits = []
+        for source in self._sources:
+            has_room = bool(self._demand(source).wanted)
+            self._tell_room(source, has_room)
+            if has_room:
+                waits.append(source.next_poll() - now())
         if self._executor.is_busy:
             # A lane claims ahead by its recent rate. Where tasks have become slower, it claims less ahead.
             waits.append(RATE_SECONDS)
@@ -215,10 +220,11 @@ class Fetcher:
         """When to ask the queue again: at once where there may be more."""
         source = claim.source
         source.was_short = len(claimed) < claim.wanted
-        heard = source.channel is not None and self._client.internals.hears(source.channel)
-        source.poll_at = now() + (POLL_LISTENING_SECONDS if heard else source.backoff.next())
+        pause = LONGEST_POLL_SECONDS
+        if source.watch is not None:
+            pause = source.watch.looked(source, len(claimed), now() - claim.began_at)
+        source.poll_at = now() + pause
         if claimed:
-            source.backoff.reset()
             source.is_capped = claimed[0].queue_capped
             if not source.was_short or source.is_capped:
                 source.set()
@@ -317,5 +323,12 @@ class Fetcher:
 
     async def _subscribe(self) -> None:
         for source in self._sources:
-            if source.channel is None:
-                source.channel = await self._client.internals.listen(source.queue_name, source)
+            if source.watch is None:
+                source.watch = await self._client.internals.watch(source.queue_name)
+
+    def _tell_room(self, source: Source, has_room: bool) -> None:
+        """Tell the watch of a queue whether this worker would take messages of it."""
+        if source.watch is not None and has_room and not self._stopped:
+            source.watch.enter(source)
+        elif source.watch is not None:
+            source.watch.leave(source)

@@ -6,15 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
-from penstock.backoff import Backoff
 from penstock.concurrency import AsyncFlag, now
+from penstock.watch import Watch
 
 from .lanes import Route, room_of
 
 __all__ = ["LONGEST_POLL_SECONDS", "Source", "Sources"]
 
-# Between polls of a queue whose notifications do not arrive.
-FIRST_POLL_SECONDS = 0.05
+# Between polls of a queue that does not exist.
 LONGEST_POLL_SECONDS = 1.0
 # A delayed message is fetched this much later than its delay says.
 DUE_SLACK_SECONDS = 0.02
@@ -26,9 +25,8 @@ class Source(AsyncFlag):
     def __init__(self, queue_name: str, wake_up: AsyncFlag) -> None:
         super().__init__()
         self.queue_name = queue_name
-        self.channel: str | None = None
+        self.watch: Watch | None = None
         self.poll_at = 0.0
-        self.backoff = Backoff(FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS)
         # When messages are due that this worker has put off.
         self._due: list[float] = []
         # The queue has max_active: a claim may return fewer messages than are ready.

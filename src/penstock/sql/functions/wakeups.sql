@@ -15,11 +15,33 @@ comment on function penstock.channel is
     'The NOTIFY channel of a queue: queue:<name>, or queue:<md5 of the name> if the former has over 63 bytes. The '
     'payload of a notification is a message id.';
 
-create or replace function penstock._wake(queue_name text, message_id bigint) returns void
+-- Commits with NOTIFY go one at a time: PostgreSQL takes one lock for all databases and keeps it while the commit is
+-- flushed. So a send notifies only if an idle session waits for the notification. Such a session has this advisory
+-- lock exclusively (calls/session.py has the same seed). The test takes the lock shared for a moment: senders do not
+-- meet each other, and a session that becomes idle never waits.
+create or replace function penstock._has_idle_watcher(queue_name text) returns boolean
 language sql
-as $$ select pg_notify(penstock.channel(queue_name), message_id::text) $$;
+as $$
+    select case
+        when pg_try_advisory_lock_shared(hashtextextended(queue_name, 1346719317))
+            then not pg_advisory_unlock_shared(hashtextextended(queue_name, 1346719317))
+        else true
+    end
+$$;
+comment on function penstock._has_idle_watcher is 'Whether an idle session watches a queue.';
+
+create or replace function penstock._wake(queue_name text, message_id bigint) returns boolean
+language sql
+as $$
+    select case
+        when pg_try_advisory_lock_shared(hashtextextended(queue_name, 1346719317))
+            then not pg_advisory_unlock_shared(hashtextextended(queue_name, 1346719317))
+        else pg_notify(penstock.channel(queue_name), message_id::text)::text is not null
+    end
+$$;
 comment on function penstock._wake is
-    'Wakes the consumers that wait for a queue. Every function that makes messages ready calls it last.';
+    'Wakes the session that watches a queue, if it is idle; true if it was. Every function that makes messages '
+    'ready calls it last.';
 
 -- A channel name has at most 63 bytes. Every name is qualified: see clock().
 create or replace function penstock.done_channel(queue_name text) returns text

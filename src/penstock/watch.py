@@ -1,0 +1,204 @@
+"""Who looks for messages of a queue, and when: interrupts while the queue is idle, polling while it is busy.
+
+At most one session watches a queue. While it is idle, each send notifies it. While many messages come, it
+looks every few milliseconds, and sends do not notify: commits with NOTIFY go one at a time. The other
+sessions stand by: they look once a second, and the watching session notifies them when it has no more room.
+
+The consumers of a client wait together: the first of them looks for all.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Protocol
+
+from penstock.concurrency import now
+
+__all__ = ["Role", "Watch"]
+
+# A queue is busy after so many looks that found a message within so many seconds.
+BUSY_FINDS = 20
+BUSY_SECONDS = 1.0
+# A busy queue is idle again after so long without a message.
+QUIET_SECONDS = 0.1
+# Between two looks of a session that polls. The pause grows if looks find nothing, or take long.
+POLL_SECONDS = 0.002
+LONGEST_POLL_SECONDS = 0.005
+EMPTY_LOOKS = 10
+# Looks of a session that does not poll. The first ones find messages of sends that met no idle session, so
+# did not notify, and were committed late.
+PAUSES = (0.005, 0.02, 0.1, 0.5, 1.0)
+# A consumer that waits behind another one looks when its flag is set.
+BEHIND_SECONDS = 3600.0
+# A session hands over its watch if none of its consumers has had room for so long.
+LINGER_SECONDS = 0.01
+
+
+class Role(Enum):
+    """What a session is for a queue."""
+
+    DEAF = "deaf"
+    STANDBY = "standby"
+    IDLE = "idle"
+    POLLING = "polling"
+
+    @property
+    def is_watching(self) -> bool:
+        return self in (Role.IDLE, Role.POLLING)
+
+
+class Settable(Protocol):
+    """The flag of a consumer."""
+
+    def set(self) -> None: ...
+
+
+class Watch:
+    """The consumers of a client that wait for messages of one queue, and the role of the client's session.
+
+    changed: called when `wanted` or `check_at` may have changed. The listener then acts, and calls begin().
+    """
+
+    def __init__(self, queue_name: str, changed: Callable[[], None]) -> None:
+        self.queue_name = queue_name
+        self.role = Role.DEAF
+        # When the listener has to compare `wanted` and `role` again.
+        self.check_at = math.inf
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._waiting: dict[Settable, None] = {}
+        self._left_at = -math.inf
+        self._finds: deque[float] = deque(maxlen=BUSY_FINDS)
+        self._found_at = -math.inf
+        self._empty_looks = 0
+        self._step = 0
+        self._may_try = False
+        self._idle_not_before = -math.inf
+
+    # For consumers
+
+    def enter(self, flag: Settable) -> None:
+        """A consumer has room. It looks when its flag is set, or after the pause that looked() returns."""
+        with self._lock:
+            if flag in self._waiting:
+                return
+            self._waiting[flag] = None
+            is_first = len(self._waiting) == 1
+            if is_first and self.role is Role.STANDBY:
+                self._may_try = True
+        if is_first and self.role is Role.STANDBY:
+            self._changed()
+
+    def leave(self, flag: Settable) -> None:
+        """A consumer has no room any more. The next one looks: there may be more messages."""
+        needs_check = False
+        with self._lock:
+            if flag not in self._waiting:
+                return
+            was_lead = next(iter(self._waiting)) is flag
+            del self._waiting[flag]
+            if self._waiting and was_lead:
+                next(iter(self._waiting)).set()
+            elif not self._waiting:
+                self._left_at = now()
+                needs_check = self.role.is_watching and self.check_at == math.inf
+                if needs_check:
+                    self.check_at = self._left_at + LINGER_SECONDS
+        if needs_check:
+            self._changed()
+
+    def looked(self, flag: Settable, found: int, took: float) -> float:
+        """A consumer has looked: so many messages in so many seconds. In how many seconds to look again."""
+        at = now()
+        with self._lock:
+            if found:
+                self._finds.append(at)
+                self._found_at = at
+                self._empty_looks = 0
+            else:
+                self._empty_looks += 1
+            is_changed = self._wanted(at) is not self.role
+            if self._waiting and next(iter(self._waiting)) is not flag:
+                pause = BEHIND_SECONDS
+            elif self.role is Role.POLLING:
+                pause = POLL_SECONDS if self._empty_looks < EMPTY_LOOKS else LONGEST_POLL_SECONDS
+                pause = max(pause, 2 * took)
+            else:
+                if found and self.role is not Role.IDLE:
+                    self._step = 0
+                pause = PAUSES[self._step]
+                if self._step < len(PAUSES) - 1:
+                    self._step += 1
+                else:
+                    # Not all sessions at once.
+                    pause *= random.uniform(0.8, 1.2)
+                    if self.role is Role.STANDBY:
+                        self._may_try = is_changed = True
+        if is_changed:
+            self._changed()
+        return pause
+
+    # For the listener
+
+    @property
+    def wanted(self) -> Role:
+        """The role that the session should have now."""
+        with self._lock:
+            return self._wanted(now())
+
+    def _wanted(self, at: float) -> Role:
+        is_busy = len(self._finds) == BUSY_FINDS and at - self._finds[0] < BUSY_SECONDS
+        if not self._waiting:
+            is_over = self.role.is_watching and at - self._left_at >= LINGER_SECONDS
+            return Role.STANDBY if is_over else self.role
+        if self.role is Role.IDLE and is_busy:
+            return Role.POLLING
+        if self.role is Role.POLLING and at >= max(self._found_at + QUIET_SECONDS, self._idle_not_before):
+            return Role.IDLE
+        if self.role is Role.STANDBY and self._may_try:
+            return Role.POLLING if is_busy else Role.IDLE
+        return self.role
+
+    def begin(self, role: Role) -> None:
+        """The session has this role from now on. The first consumer looks: it may have missed a message."""
+        with self._lock:
+            self.role = role
+            self._may_try = False
+            self._step = 0
+            self._empty_looks = 0
+            self.check_at = math.inf
+            self._idle_not_before = -math.inf
+            if role is Role.IDLE:
+                self._finds.clear()
+            if self._waiting:
+                next(iter(self._waiting)).set()
+            elif role.is_watching:
+                self.check_at = now() + LINGER_SECONDS
+
+    def stay(self, retry_at: float = math.inf) -> None:
+        """The session could not get the wanted role."""
+        with self._lock:
+            self._may_try = False
+            self.check_at = self._idle_not_before = retry_at
+
+    def check(self) -> None:
+        """check_at is over."""
+        with self._lock:
+            is_empty = not self._waiting and self.role.is_watching
+            self.check_at = max(now(), self._left_at + LINGER_SECONDS) if is_empty else math.inf
+
+    def wake(self) -> None:
+        """A notification of a send has come."""
+        with self._lock:
+            if self._waiting and self.role is not Role.POLLING:
+                next(iter(self._waiting)).set()
+
+    def offer(self) -> None:
+        """Another session has handed over its watch: try to get it."""
+        with self._lock:
+            self._may_try = self._may_try or self.role is Role.STANDBY
