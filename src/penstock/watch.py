@@ -32,7 +32,7 @@ LONGEST_POLL_SECONDS = 0.005
 EMPTY_LOOKS = 10
 # Looks of a session that does not poll. The first ones find messages of sends that met no idle session, so
 # did not notify, and were committed late.
-PAUSES = (0.005, 0.02, 0.1, 0.5, 1.0)
+PAUSES: tuple[float, ...] = (0.005, 0.02, 0.1, 0.5, 1.0)
 # A consumer that waits behind another one looks when its flag is set.
 BEHIND_SECONDS = 3600.0
 # A session hands over its watch if none of its consumers has had room for so long.

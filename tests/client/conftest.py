@@ -62,7 +62,8 @@ class Activity:
         return number
 
     def listening(self) -> int:
-        return self.count("query ilike 'listen %'")
+        """How many listen, or watch queues: what such a session did last."""
+        return self.count("query ilike any (array['listen %', 'unlisten %', 'select pg_catalog.pg_%advisory%'])")
 
     def claiming(self) -> int:
         """How many claim at this moment, or wait for a lock to do so."""

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-import penstock._async.consumer
-import penstock._sync.consumer
+import penstock.watch
 from penstock import schema
 from penstock.embedded import Server, throwaway
 from tests.conftest import SETTINGS, Servers
@@ -50,9 +49,8 @@ def stop_polling(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the next message on, a consumer that is not woken by a notification waits for a minute."""
 
     def stop() -> None:
-        for module in (penstock._async.consumer, penstock._sync.consumer):
-            for name in ("FIRST_POLL_SECONDS", "LONGEST_POLL_SECONDS", "LONGEST_POLL_LISTENING_SECONDS"):
-                monkeypatch.setattr(module, name, 60.0)
+        monkeypatch.setattr(penstock.watch, "PAUSES", (60.0,))
+        monkeypatch.setattr(penstock.watch, "BUSY_FINDS", 1000)
 
     return stop
 

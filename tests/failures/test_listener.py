@@ -14,6 +14,7 @@ import pytest
 
 from penstock import Client, InvalidArgument
 from penstock.embedded import Server
+from penstock.watch import Role
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, backends, port_of, terminate, through
@@ -212,19 +213,20 @@ def test_it_comes_back_after_a_freeze(
 
 def wait_until_listening_or_probing(sql: Sql, client: Client, *former: int) -> int:
     """The one session that listens; its last statement may be a probe."""
-    runtime: Any = client._runtime
 
     def found() -> list[int]:
         probes = [pid for pid, query in backends(sql).items() if query.lower() == "select 1"]
         return [pid for pid in [*listening(sql), *probes] if pid not in former]
 
-    eventually(lambda: found() and runtime._listener.is_listening(channel_of(sql)), "the client listens")
+    eventually(lambda: found() and is_idle(client, "q"), "the client listens")
     return found()[0]
 
 
-def channel_of(sql: Sql) -> str:
-    (channel,) = sql.execute("select penstock.channel('q')").fetchone() or ("",)
-    return str(channel)
+def is_idle(client: Client, queue: str) -> bool:
+    """Whether sends notify the client."""
+    runtime: Any = client._runtime
+    found = runtime._listener._watches.get(queue)
+    return found is not None and found[0].role is Role.IDLE
 
 
 @pytest.mark.usefixtures("no_polling")
@@ -313,10 +315,8 @@ def test_a_wake_up_during_a_command_is_not_lost(client: Client, queue: str, prox
     with streams(client, queue):
         wait_until_listening(sql18)
         proxy.delay(0.1)
-        runtime: Any = client._runtime
         with streams(client, *names):
-            channels = {client.channel(name) for name in (queue, *names)}
-            eventually(lambda: all(map(runtime._listener.is_listening, channels)), "all are listened to", 5)
+            eventually(lambda: all(is_idle(client, name) for name in (queue, *names)), "all are watched", 10)
     begin = time.monotonic()
     client.close()
     assert time.monotonic() - begin < 3

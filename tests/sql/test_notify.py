@@ -11,6 +11,8 @@ import pytest
 from psycopg import sql as composed
 from psycopg.types.json import Jsonb
 
+from penstock import calls
+
 from ..conftest import Connect
 from .conftest import Clock
 from .engine import Engine
@@ -21,32 +23,45 @@ END = "the end of what a test does"
 
 
 class Ear:
-    """Listens on the channels of queues, on a connection of its own."""
+    """An idle session that watches queues, on a connection of its own."""
 
     def __init__(self, connection: psycopg.Connection[Any], engine: Engine) -> None:
-        self._connection = connection
+        self.connection = connection
         self._engine = engine
         self._queues: dict[str, str] = {}
         self._listen(END)
 
     def listen(self, *queues: str) -> None:
         for queue in queues:
-            channel = self._engine.value("channel", queue)
-            self._queues[channel] = queue
-            self._listen(channel)
+            keys = self.keys(queue)
+            self._queues[keys.channel] = queue
+            assert self.connection.execute(calls.try_to_watch(keys)).fetchone() == (True,)
+            self._listen(keys.channel)
+            self.be_idle(queue)
+
+    def keys(self, queue: str) -> calls.WatchKeys:
+        call = calls.watch_keys(queue)
+        return call.parse(self.connection.execute(call.text, call.parameters).fetchall())
+
+    def be_idle(self, queue: str) -> None:
+        key = self.keys(queue).idle
+        assert self.connection.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone() == (True,)
+
+    def poll(self, queue: str) -> None:
+        assert self.connection.execute(calls.start_polling(self.keys(queue))).fetchone() == (True,)
 
     def heard(self) -> Heard:
         """What came since the last time. Notifications keep the order of commits, so an end can be set."""
         self._engine.connection.execute("select pg_notify(%s, '')", (END,))
         came: Heard = []
-        for notification in self._connection.notifies(timeout=30):
+        for notification in self.connection.notifies(timeout=30):
             if notification.channel == END:
                 return came
             came.append((self._queues[notification.channel], notification.payload))
         raise AssertionError("the end was never heard")
 
     def _listen(self, channel: str) -> None:
-        self._connection.execute(composed.SQL("listen {}").format(composed.Identifier(channel)))
+        self.connection.execute(composed.SQL("listen {}").format(composed.Identifier(channel)))
 
 
 @pytest.fixture
@@ -90,31 +105,98 @@ def test_no_session_is_woken_before_the_commit_nor_after_a_rollback(
     assert ear.heard() == []
 
 
-def test_a_backlog_wakes_no_session(engine: Engine, ear: Ear, clock: Clock) -> None:
+def test_no_session_is_notified_while_the_watching_one_polls(engine: Engine, ear: Ear) -> None:
+    engine.queue("q")
+    ear.poll("q")
+    for way in (engine.send, lambda queue: engine.send_many(queue, [1, 2], priorities=[0, 1])):
+        way("q")
+    nack(engine)
+    assert ear.heard() == []
+    ear.be_idle("q")
+    engine.send("q")
+    assert len(ear.heard()) == 1
+
+
+def test_a_send_without_an_idle_session_leaves_nothing_behind(engine: Engine, connect: Connect) -> None:
+    """Neither a lock nor a notification: a transaction that notified could not be prepared."""
+    engine.queue("q")
+    with engine.connection.transaction():
+        engine.send("q")
+        held = "select count(*) from pg_locks where pid = pg_backend_pid() and objsubid = 1"
+        assert engine.connection.execute(held).fetchone() == (0,)
+    assert engine.connection.execute("select pg_notification_queue_usage()").fetchone() == (0,)
+
+
+def test_senders_do_not_take_each_other_for_an_idle_session(engine: Engine, connect: Connect) -> None:
+    """One that was stopped between its two statements about the lock has it shared."""
+    engine.queue("q")
+    stopped, listening = connect(), connect()
+    call = calls.watch_keys("q")
+    keys = call.parse(stopped.execute(call.text, call.parameters).fetchall())
+    assert stopped.execute("select pg_try_advisory_lock_shared(%s)", (keys.idle,)).fetchone() == (True,)
+    listening.execute(calls.listen(keys.channel))
+    engine.send("q")
+    assert list(listening.notifies(timeout=0.3)) == []
+    # A session that wants to be idle does not wait for that one.
+    assert listening.execute("select pg_try_advisory_lock(%s)", (keys.idle,)).fetchone() == (False,)
+
+
+def test_an_idle_session_that_dies_is_not_notified(engine: Engine, ear: Ear, connect: Connect) -> None:
+    engine.queue("q")
+    ear.connection.close()
+    listening = connect()
+    listening.execute(calls.listen("queue:q"))
+    engine.send("q")
+    assert list(listening.notifies(timeout=0.3)) == []
+
+
+def test_a_backlog_wakes_an_idle_session(engine: Engine, ear: Ear, clock: Clock) -> None:
+    """Idle means that it has room."""
     engine.queue("q")
     engine.send_many("q", list(range(1000)))
     assert len(ear.heard()) == 1
     clock.advance(1)
-    for _ in range(10):
-        engine.send("q")
-    assert ear.heard() == []
-    engine.take_many("q", 2000)
     engine.send("q")
     assert len(ear.heard()) == 1
 
 
-def test_a_message_locked_by_an_open_transaction_is_no_backlog(
-    engine: Engine, ear: Ear, clock: Clock, connect: Connect
-) -> None:
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+def test_publishers_of_each_isolation_level_wake(engine: Engine, ear: Ear, isolation: str) -> None:
     engine.queue("q")
-    engine.send("q")
-    ear.heard()
-    worker = Engine(connect())
-    with worker.connection.transaction():
-        worker.take("q")
-        clock.advance(10)
+    with engine.connection.transaction():
+        engine.connection.execute(f"set transaction isolation level {isolation}")
+        engine.connection.execute("select count(*) from penstock.list_queues()")
         message_id = engine.send("q")
-        assert ear.heard() == [("q", str(message_id))]
+    assert ear.heard() == [("q", str(message_id))]
+
+
+def test_a_freed_permit_wakes(engine: Engine, ear: Ear) -> None:
+    engine.queue("q", max_active=1, priority_shares=[0, 0, 0, 0])
+    engine.send_many("q", [1, 2])
+    message = engine.take("q")
+    assert engine.take_many("q", 1) == []
+    ear.heard()
+    engine.ack(message)
+    assert ear.heard() == [("q", "0")]
+
+
+def test_a_freed_permit_wakes_no_session_if_nothing_is_ready(engine: Engine, ear: Ear) -> None:
+    engine.queue("q", max_active=1)
+    engine.send("q")
+    message = engine.take("q")
+    ear.heard()
+    engine.ack(message)
+    assert ear.heard() == []
+
+
+@pytest.mark.parametrize("cap", ["max_active", "tenant_max_active"])
+def test_a_higher_cap_wakes(engine: Engine, ear: Ear, cap: str) -> None:
+    engine.queue("q", **{cap: 1})
+    engine.send_many("q", [1, 2], tenant="t")
+    engine.take("q")
+    ear.heard()
+    engine.value("alter_queue", "q", **{cap: 2})
+    assert ear.heard() == [("q", "0")]
 
 
 def test_a_delayed_message_wakes_when_it_is_due(engine: Engine, ear: Ear, clock: Clock) -> None:

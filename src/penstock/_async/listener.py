@@ -243,7 +243,7 @@ class AsyncListener:
         watch.begin(Role.STANDBY)
 
     async def _command(self, connection: Connection, text: str) -> bytes | None:
-        """Run statements, and give the connection up if there is no answer in time. Returns the last value."""
+        """Run statements, or give the connection up if there is no answer in time. Returns the last value."""
         pgconn, deadline, value = connection.pgconn, time.monotonic() + self.answer_seconds, None
         pgconn.send_query(text.encode())
         pgconn.flush()

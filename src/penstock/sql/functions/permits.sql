@@ -127,6 +127,7 @@ as $$
 #variable_conflict use_variable
 declare
     name text;
+    is_admitted boolean := false;
 begin
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable')
         or not pg_try_advisory_xact_lock_shared(1346719315, queue_id)
@@ -145,19 +146,38 @@ begin
     if priorities[1] is not null then
         perform penstock._return_permits(queue_id, priorities);
     end if;
-    if tenant_permits[1] is null then
-        return;
+    if tenant_permits[1] is not null then
+        is_admitted := penstock._return_tenant_permits(queue_id, tenant_permits);
     end if;
-    if penstock._return_tenant_permits(queue_id, tenant_permits) then
-        select q.name into name from penstock.queues q where q.id = queue_id and q.notify;
-        if found then
-            perform penstock._wake(name, 0);
-        end if;
+    -- A consumer that found no permit is idle while messages are ready.
+    select q.name into name from penstock.queues q where q.id = queue_id and q.notify;
+    if name is not null and penstock._has_idle_watcher(name) and (is_admitted or penstock._anything_ready(queue_id)) then
+        perform penstock._wake(name, 0);
     end if;
 end
 $$;
 comment on function penstock._make_room is
-    'Returns the permits of settled messages: by priority, and by tenant.';
+    'Returns the permits of settled messages, by priority and by tenant, and wakes a consumer that found no permit.';
+
+create or replace function penstock._anything_ready(queue_id int) returns boolean
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    perform from (
+        select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1
+    ) f
+    cross join lateral unnest(f.ranks) with ordinality p(floor, n)
+    cross join lateral (
+        select from penstock.ready r
+        where r.queue_id = queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+        order by r.rank, r.id limit 1
+    ) r
+    limit 1;
+    return found;
+end
+$$;
+comment on function penstock._anything_ready is 'Whether a message of the queue is ready.';
 
 -- With the queue's lock held, in READ COMMITTED.
 create or replace function penstock._return_permits(queue_id int, priorities smallint[]) returns void

@@ -210,6 +210,12 @@ begin
         perform penstock._change_quotas(queue, altered.quotas);
     end if;
     perform penstock._change_tenant_cap(queue, tenant_cap, altered.tenant_max_active);
+    -- A consumer that found no permit is idle.
+    if altered.notify and (
+        altered.quotas is distinct from quotas or altered.tenant_max_active is distinct from tenant_cap
+    ) then
+        perform penstock._wake(queue_name, 0);
+    end if;
 end
 $$;
 comment on function penstock.alter_queue is
