@@ -63,7 +63,7 @@ class Activity:
 
     def listening(self) -> int:
         """How many listen, or watch queues: what such a session did last."""
-        return self.count("query ilike any (array['listen %', 'unlisten %', 'select pg_catalog.pg_%advisory%'])")
+        return self.count("query ilike any (array['listen %', 'unlisten %', '%pg_catalog.pg_%advisory%'])")
 
     def claiming(self) -> int:
         """How many claim at this moment, or wait for a lock to do so."""

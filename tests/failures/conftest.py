@@ -49,7 +49,7 @@ def stop_polling(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From the next message on, a consumer that is not woken by a notification waits for a minute."""
 
     def stop() -> None:
-        monkeypatch.setattr(penstock.watch, "PAUSES", (60.0,))
+        monkeypatch.setattr(penstock.watch, "PAUSES", (60.0,) * 5)
         monkeypatch.setattr(penstock.watch, "BUSY_FINDS", 1000)
 
     return stop

@@ -72,7 +72,7 @@ def calls(dsn: str) -> None:
 def consumers(dsn: str) -> None:
     """A consumer of each, woken by notifications."""
     # A consumer that is not woken finds the message only when its patience ends.
-    watch.PAUSES = (60.0,)
+    watch.PAUSES = (60.0,) * 5
     with Client(dsn) as client, Client(dsn) as other:
 
         def consume_one(queue: str) -> None:

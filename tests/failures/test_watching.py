@@ -1,0 +1,324 @@
+"""Which session watches a queue, and what if that session is busy, stopped, or dies at a bad moment."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, Queue
+from typing import Any
+
+import psycopg
+import pytest
+
+import penstock.watch
+from penstock import Client, calls
+from penstock.watch import Role
+from tests.embedded.processes import eventually
+from tests.failures.clients import MakeClient
+from tests.failures.conftest import Sql
+
+# A session that stands by looks after 0.8 to 1.2 seconds; the rest is for a slow machine.
+SLOW_POLL_SECONDS = 5.0
+# A session that is notified takes milliseconds. Tests of that switch slow polls off.
+PROMPT_SECONDS = 5.0
+
+
+class Consumer:
+    """Consumes in a thread, and handles each message for as long as the test lets it."""
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self.client = client
+        self.queue = queue
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self._consumer = client.consume(queue)
+        self._got: Queue[Any] = Queue()
+        self._thread = threading.Thread(target=self._run, name="consumer")
+        self._thread.start()
+
+    def _run(self) -> None:
+        for message in self._consumer:
+            message.ack()
+            self._got.put(message.payload)
+            self.may_go_on.wait(30)
+
+    def next(self, timeout: float) -> Any:
+        return self._got.get(timeout=timeout)
+
+    def has_nothing(self) -> bool:
+        return self._got.empty()
+
+    @property
+    def role(self) -> Role | None:
+        runtime: Any = self.client._runtime
+        found = runtime._listener._watches.get(self.queue)
+        return None if found is None else found[0].role
+
+    def stop(self) -> None:
+        self.may_go_on.set()
+        self._consumer.stop()
+        self._thread.join(15)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def consumers(make_client: MakeClient, tcp_dsn: str, queue: str) -> Iterator[Callable[[], Consumer]]:
+    """Starts consumers, each with its own client."""
+    started: list[Consumer] = []
+
+    def start() -> Consumer:
+        started.append(Consumer(make_client(tcp_dsn, maintain=False), queue))
+        return started[-1]
+
+    yield start
+    for consumer in started:
+        consumer.stop()
+
+
+def send(sql: Sql, payload: object) -> None:
+    sql.execute("select penstock.send_message('q', %s)", (str(payload),))
+
+
+def keys_of(sql: Sql) -> calls.WatchKeys:
+    call = calls.watch_keys("q")
+    return call.parse(sql.execute(call.text, call.parameters).fetchall())
+
+
+@contextmanager
+def session(dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        yield connection
+
+
+def take(connection: psycopg.Connection[Any], key: int) -> None:
+    assert connection.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone() == (True,)
+
+
+def becomes(consumer: Consumer, role: Role) -> None:
+    eventually(lambda: consumer.role is role, f"the session becomes {role.value}", 15)
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_one_of_several_is_notified(consumers: Callable[[], Consumer], sql18: Sql) -> None:
+    everyone = [consumers() for _ in range(3)]
+
+    def one_is_idle() -> bool:
+        roles = [one.role for one in everyone]
+        return roles.count(Role.IDLE) == 1 and roles.count(Role.STANDBY) == 2
+
+    for number in range(5):
+        eventually(one_is_idle, "one is idle, the others stand by")
+        send(sql18, number)
+        eventually(lambda: any(not one.has_nothing() for one in everyone), "one gets it", PROMPT_SECONDS)
+        (got,) = (one for one in everyone if not one.has_nothing())
+        assert got.next(1) == number
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_session_without_room_hands_over(consumers: Callable[[], Consumer], sql18: Sql) -> None:
+    first = consumers()
+    becomes(first, Role.IDLE)
+    second = consumers()
+    becomes(second, Role.STANDBY)
+    first.may_go_on.clear()
+    send(sql18, 1)
+    assert first.next(PROMPT_SECONDS) == 1
+    becomes(second, Role.IDLE)
+    send(sql18, 2)
+    assert second.next(PROMPT_SECONDS) == 2
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_session_that_stops_hands_over(consumers: Callable[[], Consumer], sql18: Sql) -> None:
+    first = consumers()
+    becomes(first, Role.IDLE)
+    second = consumers()
+    becomes(second, Role.STANDBY)
+    first.stop()
+    becomes(second, Role.IDLE)
+    send(sql18, 1)
+    assert second.next(PROMPT_SECONDS) == 1
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_client_that_closes_hands_over(consumers: Callable[[], Consumer], sql18: Sql) -> None:
+    first = consumers()
+    becomes(first, Role.IDLE)
+    second = consumers()
+    becomes(second, Role.STANDBY)
+    first.client.close()
+    becomes(second, Role.IDLE)
+
+
+def test_the_next_session_watches_after_the_death_of_one(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str
+) -> None:
+    keys = keys_of(sql18)
+    with session(tcp_dsn) as dying:
+        take(dying, keys.watching)
+        take(dying, keys.idle)
+        consumer = consumers()
+        becomes(consumer, Role.STANDBY)
+        sql18.execute("select pg_terminate_backend(%s)", (dying.info.backend_pid,))
+        becomes(consumer, Role.IDLE)
+
+
+@pytest.mark.parametrize("is_idle", [False, True], ids=["polling", "idle"])
+def test_a_session_that_hangs_while_it_watches_costs_a_second(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str, is_idle: bool
+) -> None:
+    keys = keys_of(sql18)
+    with session(tcp_dsn) as hanging:
+        take(hanging, keys.watching)
+        if is_idle:
+            take(hanging, keys.idle)
+        consumer = consumers()
+        becomes(consumer, Role.STANDBY)
+        for number in range(3):
+            send(sql18, number)
+            assert consumer.next(SLOW_POLL_SECONDS) == number
+        assert consumer.role is Role.STANDBY
+
+
+def test_a_send_that_is_committed_after_its_test_is_found(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str
+) -> None:
+    """The send met no idle session. A session becomes idle and looks, and only then the send is committed."""
+    with session(tcp_dsn) as sender, sender.transaction():
+        send(sender, 1)
+        consumer = consumers()
+        becomes(consumer, Role.IDLE)
+        # All early looks are over.
+        time.sleep(1.0)
+        assert consumer.has_nothing()
+    assert consumer.next(SLOW_POLL_SECONDS) == 1
+
+
+def test_a_send_that_is_rolled_back_after_its_test_wakes_no_session(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str
+) -> None:
+    consumer = consumers()
+    becomes(consumer, Role.IDLE)
+    with session(tcp_dsn) as sender, sender.transaction(force_rollback=True):
+        send(sender, 1)
+    send(sql18, 2)
+    assert consumer.next(SLOW_POLL_SECONDS) == 2
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_sender_that_is_stopped_in_its_test_does_not_stop_a_session_from_being_idle(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str
+) -> None:
+    """It polls until the sender goes on."""
+    keys = keys_of(sql18)
+    with session(tcp_dsn) as sender:
+        sender.execute("select pg_try_advisory_lock_shared(%s)", (keys.idle,))
+        consumer = consumers()
+        becomes(consumer, Role.POLLING)
+        send(sql18, 1)
+        assert consumer.next(PROMPT_SECONDS) == 1
+        assert consumer.role is Role.POLLING
+        sender.execute("select pg_advisory_unlock_shared(%s)", (keys.idle,))
+        becomes(consumer, Role.IDLE)
+
+
+def test_a_busy_queue_is_polled_and_sends_do_not_notify(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str
+) -> None:
+    consumer = consumers()
+    becomes(consumer, Role.IDLE)
+    with session(tcp_dsn) as ear:
+        ear.execute(calls.listen(keys_of(sql18).channel))
+        number, deadline = 0, time.monotonic() + 15
+        while consumer.role is not Role.POLLING and time.monotonic() < deadline:
+            send(sql18, number)
+            assert consumer.next(SLOW_POLL_SECONDS) == number
+            number += 1
+        assert consumer.role is Role.POLLING
+        assert number >= penstock.watch.BUSY_FINDS
+        heard = len(list(ear.notifies(timeout=0)))
+        # Without a pause, so that the queue is not quiet in between.
+        for more in range(number, number + 200):
+            send(sql18, more)
+        assert [consumer.next(SLOW_POLL_SECONDS) for _ in range(200)] == list(range(number, number + 200))
+        assert heard <= number
+        assert len(list(ear.notifies(timeout=0.05))) == 0
+        becomes(consumer, Role.IDLE)
+        send(sql18, "-1")
+        assert consumer.next(SLOW_POLL_SECONDS) == -1
+        assert len(list(ear.notifies(timeout=5, stop_after=1))) == 1
+
+
+def test_two_sessions_that_want_to_poll(consumers: Callable[[], Consumer], sql18: Sql) -> None:
+    """One polls, and gets what it can; the other one stands by."""
+    first, second = consumers(), consumers()
+    eventually(lambda: {first.role, second.role} == {Role.IDLE, Role.STANDBY}, "their roles are clear")
+    for number in range(300):
+        send(sql18, number)
+    got: list[int] = []
+
+    def all_came() -> bool:
+        for consumer in (first, second):
+            while True:
+                try:
+                    got.append(consumer.next(0.01))
+                except Empty:
+                    break
+        return len(got) == 300
+
+    eventually(all_came, "all messages come", 15)
+    assert sorted(got) == list(range(300))
+    eventually(lambda: {first.role, second.role} == {Role.IDLE, Role.STANDBY}, "the queue is quiet again")
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_freed_permit_wakes_a_consumer(consumers: Callable[[], Consumer], sql18: Sql) -> None:
+    sql18.execute("select penstock.alter_queue('q', max_active => 1, priority_shares => '{0,0,0,0}')")
+    send(sql18, 1)
+    send(sql18, 2)
+    found = sql18.execute("select message_id, consumer_token from penstock.consume_message('q')").fetchone()
+    assert found is not None
+    consumer = consumers()
+    becomes(consumer, Role.IDLE)
+    time.sleep(0.2)
+    assert consumer.has_nothing()
+    sql18.execute("select penstock.ack_message('q', %s, %s)", found)
+    assert consumer.next(PROMPT_SECONDS) == 2
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_many_consumers_of_a_client_look_one_at_a_time(
+    make_client: MakeClient, tcp_dsn: str, queue: str, sql18: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A send costs a few looks, not one for each consumer."""
+    looks: list[int] = []
+    looked = penstock.watch.Watch.looked
+
+    def counted(self: penstock.watch.Watch, flag: Any, found: int, took: float) -> float:
+        looks.append(found)
+        return looked(self, flag, found, took)
+
+    client = make_client(tcp_dsn, maintain=False)
+    started = [Consumer(client, queue) for _ in range(50)]
+    try:
+        becomes(started[0], Role.IDLE)
+        runtime: Any = client._runtime
+        watch = runtime._listener._watches[queue][0]
+        eventually(lambda: len(watch._waiting) == 50, "all wait")
+        time.sleep(0.3)
+        monkeypatch.setattr(penstock.watch.Watch, "looked", counted)
+        for number in range(10):
+            send(sql18, number)
+            eventually(lambda: any(not one.has_nothing() for one in started), "one gets it")
+            for one in started:
+                if not one.has_nothing():
+                    assert one.next(1) == number
+            eventually(lambda: len(watch._waiting) == 50, "all wait again")
+        assert sum(looks) == 10
+        # The one that finds it, the next in line, and a look of each when it waits again.
+        assert len(looks) <= 60
+    finally:
+        for one in started:
+            one.stop()

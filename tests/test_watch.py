@@ -1,0 +1,188 @@
+"""A watch: who of a client's consumers looks, when, and which role the session should have."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import watch
+from penstock.watch import BEHIND_SECONDS, BUSY_FINDS, LINGER_SECONDS, PAUSES, QUIET_SECONDS, Role, Watch
+
+
+class Flag:
+    """Counts how often it is set."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def set(self) -> None:
+        self.times += 1
+
+
+class Time:
+    """A clock that stands still."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    clock = Time()
+    monkeypatch.setattr(watch, "now", clock)
+    return clock
+
+
+@pytest.fixture
+def changes() -> list[None]:
+    return []
+
+
+@pytest.fixture
+def one(time: Time, changes: list[None]) -> Watch:
+    """A watch of a session that stands by."""
+    made = Watch("q", lambda: changes.append(None))
+    made.begin(Role.STANDBY)
+    return made
+
+
+def test_a_session_tries_to_watch_when_its_first_consumer_waits(one: Watch, changes: list[None]) -> None:
+    assert one.wanted is Role.STANDBY
+    one.enter(Flag())
+    assert one.wanted is Role.IDLE
+    assert len(changes) == 1
+    one.stay()
+    assert one.wanted is Role.STANDBY
+    one.enter(Flag())
+    assert len(changes) == 1
+
+
+def test_a_session_that_stands_by_tries_again_with_each_slow_look(one: Watch, changes: list[None]) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.stay()
+    pauses = [one.looked(flag, 0, 0.001) for _ in range(len(PAUSES) - 1)]
+    assert pauses == list(PAUSES[:-1])
+    assert one.wanted is Role.STANDBY
+    before = len(changes)
+    assert 0.8 <= one.looked(flag, 0, 0.001) <= 1.2
+    assert one.wanted is Role.IDLE
+    assert len(changes) == before + 1
+
+
+def test_a_session_that_stands_by_tries_after_a_handover(one: Watch) -> None:
+    one.enter(Flag())
+    one.stay()
+    one.offer()
+    assert one.wanted is Role.IDLE
+
+
+def test_a_consumer_looks_after_each_change_of_the_role(one: Watch) -> None:
+    flag = Flag()
+    one.enter(flag)
+    for times, role in enumerate((Role.IDLE, Role.POLLING, Role.IDLE, Role.DEAF, Role.STANDBY), 1):
+        one.begin(role)
+        assert flag.times == times
+
+
+def test_a_busy_session_polls_until_the_queue_is_quiet(one: Watch, time: Time) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.begin(Role.IDLE)
+    for _ in range(BUSY_FINDS):
+        assert one.wanted is Role.IDLE
+        one.looked(flag, 1, 0.001)
+    assert one.wanted is Role.POLLING
+    one.begin(Role.POLLING)
+    assert one.looked(flag, 0, 0.0001) == watch.POLL_SECONDS
+    assert one.looked(flag, 0, 0.01) == 0.02
+    for _ in range(watch.EMPTY_LOOKS):
+        one.looked(flag, 0, 0.0001)
+    assert one.looked(flag, 0, 0.0001) == watch.LONGEST_POLL_SECONDS
+    assert one.looked(flag, 1, 0.0001) == watch.POLL_SECONDS
+    time.at += QUIET_SECONDS - 0.001
+    assert one.wanted is Role.POLLING
+    time.at += 0.002
+    assert one.wanted is Role.IDLE
+    one.stay(time.at + 1)
+    assert one.wanted is Role.POLLING
+    time.at += 1
+    assert one.wanted is Role.IDLE
+
+
+def test_finds_over_a_longer_time_are_not_busy(one: Watch, time: Time) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.begin(Role.IDLE)
+    for _ in range(10 * BUSY_FINDS):
+        one.looked(flag, 1, 0.001)
+        time.at += 0.06
+    assert one.wanted is Role.IDLE
+
+
+def test_a_polling_session_does_not_heed_notifications(one: Watch) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.begin(Role.POLLING)
+    one.wake()
+    assert flag.times == 1
+    one.begin(Role.IDLE)
+    one.wake()
+    assert flag.times == 3
+
+
+def test_the_first_consumer_looks_for_all(one: Watch) -> None:
+    flags = [Flag() for _ in range(3)]
+    for flag in flags:
+        one.enter(flag)
+    one.begin(Role.IDLE)
+    one.wake()
+    assert [flag.times for flag in flags] == [2, 0, 0]
+    assert one.looked(flags[1], 0, 0.001) == BEHIND_SECONDS
+    one.looked(flags[0], 1, 0.001)
+    one.leave(flags[0])
+    assert [flag.times for flag in flags] == [2, 1, 0]
+    one.leave(flags[2])
+    assert [flag.times for flag in flags] == [2, 1, 0]
+    one.wake()
+    assert [flag.times for flag in flags] == [2, 2, 0]
+
+
+@pytest.mark.parametrize("role", [Role.IDLE, Role.POLLING])
+def test_a_session_without_room_hands_over_after_a_moment(
+    one: Watch, time: Time, changes: list[None], role: Role
+) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.begin(role)
+    one.looked(flag, 1, 0.001)
+    before = len(changes)
+    one.leave(flag)
+    assert len(changes) == before + 1
+    assert one.check_at == time.at + LINGER_SECONDS
+    assert one.wanted is role
+    # The consumer is back in time, and leaves again: the listener need not be told twice.
+    one.enter(flag)
+    time.at += LINGER_SECONDS / 2
+    one.leave(flag)
+    assert len(changes) == before + 1
+    time.at += LINGER_SECONDS / 2
+    one.check()
+    assert one.wanted is role
+    assert one.check_at == time.at + LINGER_SECONDS / 2
+    time.at += LINGER_SECONDS / 2
+    one.check()
+    assert one.wanted is Role.STANDBY
+
+
+def test_a_session_that_became_idle_after_its_consumers_left_hands_over(one: Watch, time: Time) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.leave(flag)
+    one.begin(Role.IDLE)
+    time.at += LINGER_SECONDS
+    assert one.check_at <= time.at
+    one.check()
+    assert one.wanted is Role.STANDBY
