@@ -154,7 +154,7 @@ class Watch:
     def _wanted(self, at: float) -> Role:
         is_busy = len(self._finds) == BUSY_FINDS and at - self._finds[0] < BUSY_SECONDS
         if not self._waiting:
-            is_over = self.role.is_watching and at - self._left_at >= LINGER_SECONDS
+            is_over = self.role.is_watching and at >= self._left_at + LINGER_SECONDS
             return Role.STANDBY if is_over else self.role
         if self.role is Role.IDLE and is_busy:
             return Role.POLLING
