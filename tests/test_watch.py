@@ -110,10 +110,24 @@ def test_a_busy_session_polls_until_the_queue_is_quiet(one: Watch, time: Time) -
     assert wanted(one) is Role.POLLING
     time.at += 0.002
     assert wanted(one) is Role.IDLE
-    one.stay(time.at + 1)
+    # A send was just testing whether the session is idle.
+    one.stay()
     assert wanted(one) is Role.POLLING
-    time.at += 1
+    assert one.check_at - time.at < 0.01
+    time.at = one.check_at
     assert wanted(one) is Role.IDLE
+
+
+def test_a_session_that_another_one_keeps_from_being_idle_polls_slowly(one: Watch, time: Time) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.begin(Role.POLLING)
+    one.looked(flag, 1, 0.001)
+    time.at += 100
+    assert one.looked(flag, 0, 0.001) == 1
+    one.stay()
+    assert one.check_at == time.at + 1
+    assert one.looked(flag, 1, 0.001) < 0.01
 
 
 def test_finds_over_a_longer_time_are_not_busy(one: Watch, time: Time) -> None:
@@ -135,6 +149,15 @@ def test_a_polling_session_does_not_heed_notifications(one: Watch) -> None:
     one.begin(Role.IDLE)
     one.wake()
     assert flag.times == 3
+
+
+def test_a_session_in_any_role_looks_for_what_another_one_cannot_run(one: Watch) -> None:
+    flag = Flag()
+    one.enter(flag)
+    for times, role in enumerate((Role.STANDBY, Role.IDLE, Role.POLLING), 1):
+        one.begin(role)
+        one.look()
+        assert flag.times == 2 * times
 
 
 def test_the_first_consumer_looks_for_all(one: Watch) -> None:

@@ -127,7 +127,7 @@ class Watch:
                 pause = BEHIND_SECONDS
             elif self.role is Role.POLLING:
                 pause = POLL_SECONDS if self._empty_looks < EMPTY_LOOKS else LONGEST_POLL_SECONDS
-                pause = max(pause, 2 * took)
+                pause = max(pause, 2 * took, self._quiet_pause(at))
             else:
                 if found and self.role is not Role.IDLE:
                     self._step = 0
@@ -180,11 +180,20 @@ class Watch:
             elif role.is_watching:
                 self.check_at = now() + LINGER_SECONDS
 
-    def stay(self, retry_at: float = math.inf) -> None:
-        """The session could not get the wanted role."""
+    def stay(self) -> None:
+        """The session could not get the wanted role. A session that polls tries again soon to be idle."""
         with self._lock:
             self._may_try = False
-            self.check_at = self._idle_not_before = retry_at
+            if self.role is Role.POLLING:
+                at = now()
+                self.check_at = self._idle_not_before = at + max(POLL_SECONDS, self._quiet_pause(at))
+
+    def _quiet_pause(self, at: float) -> float:
+        """The least pause of a session that polls a quiet queue, since it cannot become idle.
+
+        Usually a send is just testing whether the session is idle. But another session may keep the lock.
+        """
+        return min(PAUSES[-1], (at - self._found_at) / 20)
 
     def check(self) -> None:
         """check_at is over."""
@@ -196,6 +205,12 @@ class Watch:
         """A notification of a send has come."""
         with self._lock:
             if self._waiting and self.role is not Role.POLLING:
+                next(iter(self._waiting)).set()
+
+    def look(self) -> None:
+        """There is a message that the session that watches cannot run."""
+        with self._lock:
+            if self._waiting:
                 next(iter(self._waiting)).set()
 
     def offer(self) -> None:

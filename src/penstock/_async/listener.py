@@ -34,8 +34,6 @@ CLOSE_SECONDS = 1.0
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
-# Before another attempt to be idle: a send was just testing whether this session is.
-RETRY_IDLE_SECONDS = 0.002
 
 POOLED = (
     "polling for messages, which takes up to a second: this connection leads through a pooler like PgBouncer,"
@@ -236,7 +234,7 @@ class AsyncListener:
         if await self._command(connection, calls.try_to_idle(keys)) == b"t":
             watch.begin(Role.IDLE)
         else:
-            watch.stay(now() + RETRY_IDLE_SECONDS)
+            watch.stay()
 
     async def _hand_over(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
         await self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
@@ -276,5 +274,7 @@ class AsyncListener:
         for watch, keys in self._tended.items():
             if channel == keys.channel:
                 watch.wake()
+            elif channel == keys.handover_channel and payload == calls.LOOK:
+                watch.look()
             elif channel == keys.handover_channel:
                 watch.offer()

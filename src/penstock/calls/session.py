@@ -10,6 +10,7 @@ from penstock.sql_call import Call, Repeat
 
 __all__ = [
     "CHECK_CLIENT",
+    "LOOK",
     "PROBE",
     "SET_ASYNCHRONOUS",
     "SET_KEEPALIVES",
@@ -79,6 +80,10 @@ def unlisten(channel_name: str) -> str:
 
 # The session that watches a queue has an advisory lock with the key `watching`. While it is idle, it has one
 # with the key `idle`, too: penstock._wake() notifies only then (wakeups.sql has the same seed).
+
+
+# A notification of penstock._wake_all() on the handover channel.
+LOOK = "look"
 
 
 class WatchKeys(NamedTuple):

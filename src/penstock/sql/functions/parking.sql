@@ -92,7 +92,7 @@ begin
         perform penstock._make_room(queue, permits, tenant_permits);
     end if;
     if (select q.notify from penstock.queues q where q.id = queue) then
-        perform penstock._wake(queue_name, ids[1]);
+        perform penstock._wake_all(queue_name);
     end if;
     return query select unnest(ids);
 end

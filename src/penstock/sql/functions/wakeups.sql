@@ -43,6 +43,13 @@ comment on function penstock._wake is
     'Wakes the session that watches a queue, if it is idle; true if it was. Every function that makes messages '
     'ready calls it last.';
 
+-- The session that watches the queue may be the one that cannot run the message. All clients listen to this channel.
+create or replace function penstock._wake_all(queue_name text) returns void
+language sql
+as $$ select pg_notify('watch:' || substr(penstock.channel(queue_name), 7), 'look') $$;
+comment on function penstock._wake_all is
+    'Wakes all sessions that wait for messages of a queue, also those that stand by.';
+
 -- A channel name has at most 63 bytes. Every name is qualified: see clock().
 create or replace function penstock.done_channel(queue_name text) returns text
 language sql immutable parallel safe
