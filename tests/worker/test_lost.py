@@ -242,7 +242,7 @@ def test_leases_are_kept_for_handlers_that_take_longer_by_one_pulse_for_all(
         """
     )
     # It cuts nothing: it counts.
-    pulses, others = (proxy.cut_at(text, Cut.BEFORE, skip=MANY) for text in ("pulse", "extend"))
+    pulses, others = (proxy.cut_at(text, Cut.BEFORE, skip=MANY) for text in ("pulse", "extend_message"))
     first = stage.start("--lease", str(lease), dsn=proxied).begun()
     handles = stage.app.tasks["hold"].enqueue_many([("gate",)] * 100)
     stage.until(lambda: len(stage.said) == 100, "all have begun")
