@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -12,9 +13,11 @@ from bench import report
 from bench.arena import Arena
 from bench.peers import measures
 from bench.peers.roster import OURS
+from bench.peers.runner import PeerError
 from bench.report import Goal
 from bench.sends import pgbench, processor
 from bench.sends.consumers import consuming, watching
+from bench.sends.pgbench import PgbenchError
 from bench.sends.systems import ALONE, REFERENCE, SYSTEMS, System
 from bench.turns import Ratio
 
@@ -89,10 +92,14 @@ class Measurement:
         found = {system.name: Case(disk, connections, system.name) for system in self._systems}
         for number in range(rounds):
             able = [each for each in self._systems if not each.is_peer or number < peer_rounds]
-            slices = {
-                system.name: self._slice(system, disk, connections)
-                for system in (able if number % 2 else reversed(able))
-            }
+            slices = {}
+            for system in able if number % 2 else reversed(able):
+                try:
+                    slices[system.name] = self._slice(system, disk, connections)
+                except (PeerError, PgbenchError) as failure:
+                    if not system.is_peer:
+                        raise
+                    print(f"{system.title}, {connections} connections: {failure}", file=sys.stderr)
             for name, each in slices.items():
                 found[name].slices.append(each)
                 found[name].references.append(slices[REFERENCE].rate)
