@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from bench.sends import latency, many, pgbench
+from bench.sends.latency import Latency
 from bench.sends.many import Use, Window
 from bench.sends.pgbench import STEP, Committed, PgbenchError
 from bench.sends.throughput import Case, Slice
@@ -52,6 +55,14 @@ def test_a_consumer_keeps_up_if_little_is_left(rate: float, backlog: int, kept_u
 def test_what_idle_consumers_do_is_not_part_of_a_send() -> None:
     idle = Window(Use(claims=20, consumers=1.25, server=2.5), seconds=10.0)
     busy = Window(Use(claims=50, consumers=5.0, server=7.5), seconds=20.0)
-    found = many.cost("20 workers", idle, busy, sends=10, unfinished=0)
+    calm = Window(Use(claims=50, consumers=2.5, server=5.0), seconds=20.0)
+    found = many.cost("20 workers", [(idle, busy), (idle, calm), (idle, busy)], sends=10, unfinished=0)
     assert found.idle == Use(2.0, 0.125, 0.25)
     assert found.send == Use(1.0, 0.25, 0.25)
+    assert (found.least_claims, found.most_claims) == (1.0, 1.0)
+
+
+def test_a_latency_at_a_pace_that_was_not_reached_meets_no_goal() -> None:
+    slow = Latency(1000, 388.0, 3000, 1.0, 2.0, 3.0, 1.0, 2.0, 0.1, 0.1, is_complete=True)
+    assert [goal.met for goal in latency.goals([slow])] == [False, False]
+    assert [goal.met for goal in latency.goals([replace(slow, reached=990.0)])] == [True, True]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
+from statistics import median
 
 import psycopg
 
@@ -35,12 +35,14 @@ class Plan:
 
     consumers: int = 1000
     workers: int = 20
-    sends: int = 20
+    sends: int = 5
     pause: float = 0.5
+    rounds: int = 5
+    """Of a window without sends and one with so many, by turns: the spread shows what is chance."""
 
 
 WHOLE = Plan()
-QUICK = Plan(workers=4, sends=8)
+QUICK = Plan(workers=4, sends=4, rounds=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Cost:
     consumers: str
     idle: Use
     send: Use
+    least_claims: float
+    most_claims: float
     unfinished: int
 
 
@@ -76,11 +80,20 @@ class Window:
     seconds: float
 
 
-def cost(name: str, idle: Window, busy: Window, *, sends: int, unfinished: int) -> Cost:
-    """idle: without messages. busy: with so many sends."""
-    a_second = idle.used.by(idle.seconds)
-    over = busy.used.minus(idle.used.by(idle.seconds / busy.seconds))
-    return Cost(name, a_second, over.by(sends), unfinished)
+def cost(name: str, pairs: Sequence[tuple[Window, Window]], *, sends: int, unfinished: int) -> Cost:
+    """pairs: a window without messages, and the next one with so many sends. Medians, and the spread."""
+    idles = [idle.used.by(idle.seconds) for idle, _ in pairs]
+    overs = [busy.used.minus(idle.used.by(idle.seconds / busy.seconds)).by(sends) for idle, busy in pairs]
+    claims = [over.claims for over in overs]
+    return Cost(name, _middle(idles), _middle(overs), min(claims), max(claims), unfinished)
+
+
+def _middle(uses: Sequence[Use]) -> Use:
+    return Use(
+        median(use.claims for use in uses),
+        median(use.consumers for use in uses),
+        median(use.server for use in uses),
+    )
 
 
 def measure(plan: Plan) -> list[Cost]:
@@ -121,19 +134,18 @@ def _measure(server: Arena, plan: Plan, name: str, number: int, commands: Sequen
             _wait_until_idle(watch, number)
         watch.send()
         time.sleep(2 * plan.pause)
-        seconds = plan.sends * plan.pause
-        marks = [(use(), time.monotonic())]
-        time.sleep(seconds)
-        marks.append((use(), time.monotonic()))
-        for _ in range(plan.sends):
-            watch.send()
-            time.sleep(plan.pause)
-        marks.append((use(), time.monotonic()))
+
+        def window(sends: int) -> Window:
+            before, begun = use(), time.monotonic()
+            for number in range(plan.sends):
+                if place < sends:
+                    watch.send()
+                time.sleep(plan.pause)
+            return Window(use().minus(before), time.monotonic() - begun)
+
+        pairs = [(window(0), window(plan.sends)) for _ in range(plan.rounds)]
         unfinished = watch.backlog() if number else 0
-    idle, busy = (
-        Window(late.minus(early), ended - begun) for (early, begun), (late, ended) in pairwise(marks)
-    )
-    return cost(name, idle, busy, sends=plan.sends, unfinished=unfinished)
+    return cost(name, pairs, sends=plan.sends, unfinished=unfinished)
 
 
 def _claims(connection: psycopg.Connection[tuple[object, ...]]) -> int:
@@ -153,7 +165,7 @@ HEAD = (
     "idle: claims/s",
     "their CPU",
     "server CPU",
-    "a send: claims",
+    "a send: claims (spread)",
     "their CPU ms",
     "server CPU ms",
     "not done",
@@ -168,9 +180,9 @@ def table(found: Sequence[Cost]) -> str:
             f"{each.idle.claims:.1f}",
             f"{each.idle.consumers:.1%}",
             f"{each.idle.server:.1%}",
-            f"{max(0.0, each.send.claims):.1f}",
-            f"{max(0.0, 1e3 * each.send.consumers):.2f}",
-            f"{max(0.0, 1e3 * each.send.server):.2f}",
+            f"{each.send.claims:.1f} ({each.least_claims:.1f} to {each.most_claims:.1f})",
+            f"{1e3 * each.send.consumers:.2f}",
+            f"{1e3 * each.send.server:.2f}",
             report.count(each.unfinished),
         )
         for each in found

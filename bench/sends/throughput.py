@@ -186,6 +186,12 @@ def goals(cases: Sequence[Case]) -> list[Goal]:
                 if (case.disk, case.connections, case.system) == (disk, connections, OURS)
             ]
             name = f"sends by {connections} connections, commit {disk}, against hand-rolled"
-            note = "" if not ours or ours[0].kept_up else "but the worker did not keep up"
-            found.append(report.at_least(name, ours[0].ratio.middle if ours else None, WANTED, note))
+            if not ours:
+                found.append(report.at_least(name, None, WANTED))
+                continue
+            ratio = ours[0].ratio
+            note = f"({ratio.lowest:.2f} to {ratio.highest:.2f} in {len(ours[0].slices)} rounds)"
+            if not ours[0].kept_up:
+                note += ", but the worker did not keep up"
+            found.append(report.at_least(name, ratio.middle, WANTED, note))
     return found
