@@ -137,7 +137,7 @@ def _measure(server: Arena, plan: Plan, name: str, number: int, commands: Sequen
 
         def window(sends: int) -> Window:
             before, begun = use(), time.monotonic()
-            for number in range(plan.sends):
+            for place in range(plan.sends):
                 if place < sends:
                     watch.send()
                 time.sleep(plan.pause)
