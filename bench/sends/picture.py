@@ -53,7 +53,7 @@ def draw(path: Path, cases: Sequence[Case]) -> None:
                     label=label,
                 )
             axis.set_ylim(bottom=0)
-        axes[0].set_ylabel("messages sent per second, one per transaction")
+        axes[0].set_ylabel("sends per second")
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
         figure.savefig(path, transparent=True, metadata={"Date": None})
