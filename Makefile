@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-tour run-tasks test check fix generate docs bench-engine bench-xmin bench-fairness bench-caps bench-client bench-worker clean
+.PHONY: help setup run run-tour run-tasks test check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -55,6 +55,10 @@ docs: setup ## write docs/reference and sql_parameters.py anew from the SQL, the
 
 bench-engine: setup ## send, claim and ack against a hand-rolled queue, in one run
 	$(BIN)/python -m bench.engine
+
+bench-send: setup ## single sends beside a worker that listens, latency, and a picture for the docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m bench.send --picture docs/explanation/wake-ups.svg
 
 bench-xmin: setup ## two minutes and more while a transaction holds back vacuum
 	$(BIN)/python -m bench.xmin

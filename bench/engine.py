@@ -173,8 +173,8 @@ def judge(cases: Sequence[Case], depends: Sequence[Dependence]) -> list[Goal]:
 
     return [
         worst(SETTLE, 100, 1.4),
-        worst(SEND, 100, 0.9),
-        worst(SETTLE, 1, 0.8),
+        worst(SEND, 100, 1.0),
+        worst(SETTLE, 1, 1.0),
         worst(SEND, 1, 0.8),
         most("a claim's time with the most waiting, against 10", "waiting", 1.5),
         # "Does not depend" has to leave room for noise.

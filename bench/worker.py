@@ -12,30 +12,23 @@ cap set from outside; and with tasks that fail once. `--states` measures just th
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-import psycopg
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
-
 from bench import report
+from bench.arena import Arena, arena
 from bench.holders import held_snapshot
 from bench.peers import environments, measures, states, verdict
 from bench.peers.measures import Amounts, Round
 from bench.peers.roster import CONTESTANTS, OURS, Contestant
 from bench.peers.runner import PeerError
 from bench.report import Goal
-from penstock.embedded import throwaway
 
-CHECKPOINTS_FAR_APART = {"max_wal_size": "16GB", "checkpoint_timeout": "1h"}
-"""For all alike: a checkpoint in the slice of one of them would be noise. All else is the default."""
 WORTH_REPEATING = 0.5
 """Of the drain of the fastest framework among the peers: a slower peer is measured once."""
 STATE_SECONDS = 25.0
@@ -84,40 +77,6 @@ class Record:
     beside: list[Round] = field(default_factory=list)
     """Rounds without a held snapshot in turn with those that have one."""
     failure: str | None = None
-
-
-class Arena:
-    """The server, which makes an empty database on request."""
-
-    def __init__(self, dsn: str) -> None:
-        self._dsn = dsn
-
-    @property
-    def version(self) -> str:
-        with psycopg.connect(self._dsn) as connection:
-            row = connection.execute("show server_version").fetchone()
-        return str(row and row[0])
-
-    def database(self, name: str) -> str:
-        """A fresh database."""
-        name = f"bench_worker_{name}"
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            for statement in ("drop database if exists {} with (force)", "create database {}"):
-                connection.execute(sql.SQL(statement).format(sql.Identifier(name)))
-        if self._dsn.startswith("postgresql://postgres@/postgres?"):  # the peers' drivers want a URI
-            return self._dsn.replace("@/postgres?", f"@/{name}?")
-        return make_conninfo(self._dsn, dbname=name)
-
-
-@contextmanager
-def arena() -> Iterator[Arena]:
-    """A throwaway server with its default durability, or the one of PENSTOCK_BENCH_DSN."""
-    given = os.environ.get("PENSTOCK_BENCH_DSN")
-    if given:
-        yield Arena(given)
-        return
-    with throwaway(settings=CHECKPOINTS_FAR_APART) as server:
-        yield Arena(server.dsn())
 
 
 class Contest:

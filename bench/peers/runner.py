@@ -7,7 +7,7 @@ import select
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from tempfile import TemporaryFile
@@ -50,6 +50,7 @@ class Program:
         expected: int = 0,
         app: str = "bench.peers.penstock:app",
         options: tuple[str, ...] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """app, options: of our worker."""
         self._contestant = contestant
@@ -58,11 +59,11 @@ class Program:
         self._rest = b""
         self._told: deque[Line] = deque()
         self._output: IO[bytes] = TemporaryFile()  # noqa: SIM115 - closed by __exit__
-        environment = {"BENCH_DSN": dsn, "BENCH_PIPE": str(theirs), "BENCH_EXPECTED": str(expected)}
+        own = {"BENCH_DSN": dsn, "BENCH_PIPE": str(theirs), "BENCH_EXPECTED": str(expected)}
         self._process = subprocess.Popen(
             self._command(verb, figures),
             cwd=environments.ROOT,
-            env=os.environ | environment,
+            env={**os.environ, **own, **(environment or {})},
             pass_fds=(theirs,),
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -75,6 +76,10 @@ class Program:
             command = ("-m", "penstock.cli", "worker", *self._worker)
             return [python, *command, "--log-level", "warning", "--concurrency", str(SLOTS)]
         return [python, "-m", f"bench.peers.{self._contestant.name}", verb, *map(str, figures)]
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,1 @@
+"""The parts of `make bench-send`: single sends beside a consumer that keeps up."""
