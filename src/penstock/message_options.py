@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from .errors import InvalidArgument
 from .models import NewMessage
 from .payloads import Codec, Stored, encode, encode_json
@@ -17,8 +19,7 @@ from .wording import shown
 __all__ = ["Batch", "Options", "batches"]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """Options of a message at its publish."""
 
     delay: Duration | None = None
@@ -30,20 +31,28 @@ class Options:
     dedup_key: str | None = None
 
     def arguments(self) -> dict[str, Any]:
-        """The options as arguments of the SQL function."""
-        if self.delay is not None and self.deliver_after is not None:
-            raise InvalidArgument(
-                f"either delay or deliver_after, not both: {shown(self.delay)}, {shown(self.deliver_after)}"
-            )
-        return {
-            "delay": None if self.delay is None else (repr(interval("delay", self.delay)),),
-            "deliver_after": moment("deliver_after", self.deliver_after),
-            "priority": self.priority,
-            "tenant": self.tenant,
-            "headers": encode_headers(self.headers),
-            "ttl_seconds": seconds("ttl", self.ttl),
-            "dedup_key": self.dedup_key,
-        }
+        """The options that are given, as arguments of the SQL function."""
+        arguments = dict[str, Any]()
+        if self.delay is not None:
+            if self.deliver_after is not None:
+                raise InvalidArgument(
+                    "either delay or deliver_after, not both: "
+                    f"{shown(self.delay)}, {shown(self.deliver_after)}"
+                )
+            arguments["delay"] = (repr(interval("delay", self.delay)),)
+        elif self.deliver_after is not None:
+            arguments["deliver_after"] = moment("deliver_after", self.deliver_after)
+        if self.priority is not None:
+            arguments["priority"] = self.priority
+        if self.tenant is not None:
+            arguments["tenant"] = self.tenant
+        if self.headers is not None:
+            arguments["headers"] = encode_headers(self.headers)
+        if self.ttl is not None:
+            arguments["ttl_seconds"] = seconds("ttl", self.ttl)
+        if self.dedup_key is not None:
+            arguments["dedup_key"] = self.dedup_key
+        return arguments
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
@@ -100,7 +109,7 @@ class Batch:
 def _own_options(message: NewMessage | None) -> dict[str, Any]:
     if message is None:
         return {}
-    return Options(**{name: getattr(message, name) for name in Options.__slots__}).arguments()
+    return Options(**{name: getattr(message, name) for name in Options.__struct_fields__}).arguments()
 
 
 def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:
