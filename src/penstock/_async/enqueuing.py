@@ -37,10 +37,7 @@ class AsyncEnqueuing:
         self._is_own = isinstance(api, AsyncClient)
 
     async def send(self, queue: QueueNeeds, payload: Any, options: Mapping[str, Any]) -> int:
-        async def step() -> int:
-            return await self._api.send(queue.name, payload, **options)
-
-        return await self._declared_first([queue], step)
+        return await self._declared_first((queue,), lambda: self._api.send(queue.name, payload, **options))
 
     async def send_many(
         self,
@@ -98,7 +95,8 @@ class AsyncEnqueuing:
         self, queues: Sequence[QueueNeeds], step: AsyncStep[T], *, again: bool = True
     ) -> T:
         for queue in queues:
-            await self.declare(queue)
+            if queue not in self._declared:
+                await self.declare(queue)
         try:
             return await step()
         except QueueNotFound as exc:

@@ -40,10 +40,7 @@ class Enqueuing:
         self._is_own = isinstance(api, Client)
 
     def send(self, queue: QueueNeeds, payload: Any, options: Mapping[str, Any]) -> int:
-        def step() -> int:
-            return self._api.send(queue.name, payload, **options)
-
-        return self._declared_first([queue], step)
+        return self._declared_first((queue,), lambda: self._api.send(queue.name, payload, **options))
 
     def send_many(
         self,
@@ -97,7 +94,8 @@ class Enqueuing:
 
     def _declared_first(self, queues: Sequence[QueueNeeds], step: Step[T], *, again: bool = True) -> T:
         for queue in queues:
-            self.declare(queue)
+            if queue not in self._declared:
+                self.declare(queue)
         try:
             return step()
         except QueueNotFound as exc:
