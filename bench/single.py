@@ -33,10 +33,9 @@ TOKEN = "bare"  # noqa: S105 - the token of a lease
 
 SEND = "select penstock.send_message(%s, %s)"
 PUBLISH = "select penstock.publish_message(%s, %s)"
-ENQUEUE = "select penstock.send_message(%s, %s, headers => %s, ttl_seconds => %s::int)"
+ENQUEUE = "select penstock.send_message(%s, %s, headers => %s)"
 CLAIM = "select * from penstock.consume_message(%s, %s, %s::int)"
 ACK = "select penstock.ack_message(%s, %s, %s)"
-TTL_SECONDS = 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 def _task(dsn: str) -> Any:
     app = penstock.App(dsn)
 
-    @app.task(name=TASK, queue=TASKS, ttl=TTL_SECONDS)
+    @app.task(name=TASK, queue=TASKS)
     def handler(order: int, customer: str, amount: float, x: int) -> None: ...
 
     return handler
@@ -87,7 +86,7 @@ def _blocking(
     yield (
         "enqueue",
         (
-            lambda: bare(ENQUEUE, TASKS, Jsonb(PAYLOAD), Jsonb(headers), TTL_SECONDS),
+            lambda: bare(ENQUEUE, TASKS, Jsonb(PAYLOAD), Jsonb(headers)),
             lambda: task.enqueue(**PAYLOAD),
         ),
     )
@@ -120,7 +119,7 @@ def _awaited(
     yield (
         "enqueue",
         (
-            lambda: bare(ENQUEUE, TASKS, Jsonb(PAYLOAD), Jsonb(headers), TTL_SECONDS),
+            lambda: bare(ENQUEUE, TASKS, Jsonb(PAYLOAD), Jsonb(headers)),
             lambda: task.enqueue_async(**PAYLOAD),
         ),
     )

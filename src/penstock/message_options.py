@@ -30,9 +30,8 @@ class Options(msgspec.Struct, frozen=True):
     ttl: Duration | None = None
     dedup_key: str | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        """The options that are given, as arguments of the SQL function."""
-        arguments = dict[str, Any]()
+    def add_to(self, arguments: dict[str, Any]) -> None:
+        """Add the options that are given to the arguments of the SQL function."""
         if self.delay is not None:
             if self.deliver_after is not None:
                 raise InvalidArgument(
@@ -52,13 +51,14 @@ class Options(msgspec.Struct, frozen=True):
             arguments["ttl_seconds"] = seconds("ttl", self.ttl)
         if self.dedup_key is not None:
             arguments["dedup_key"] = self.dedup_key
-        return arguments
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     """Headers as JSON text; None stays None."""
     if headers is None:
         return None
+    if type(headers) is dict:
+        return encode_json(headers, "headers")
     if not isinstance(headers, Mapping):
         raise InvalidArgument(f"headers must be a mapping, not {shown(headers)}")
     return encode_json(dict(headers), "headers")
@@ -107,9 +107,10 @@ class Batch:
 
 
 def _own_options(message: NewMessage | None) -> dict[str, Any]:
-    if message is None:
-        return {}
-    return Options(**{name: getattr(message, name) for name in Options.__struct_fields__}).arguments()
+    arguments = dict[str, Any]()
+    if message is not None:
+        Options(**{name: getattr(message, name) for name in Options.__struct_fields__}).add_to(arguments)
+    return arguments
 
 
 def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:

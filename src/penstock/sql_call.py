@@ -31,6 +31,7 @@ __all__ = [
     "Row",
     "array",
     "call",
+    "call_with",
     "json_array",
     "numbered",
 ]
@@ -148,7 +149,18 @@ def call(
     **arguments: Any,
 ) -> Call[T]:
     """A call with the arguments that are not None; for the others the function has its defaults."""
-    names, parameters = [], list[Parameter]()
+    return call_with(function, parse, columns, repeat, arguments)
+
+
+def call_with(
+    function: str,
+    parse: Callable[[Sequence[Row]], T],
+    columns: str,
+    repeat: Repeat,
+    arguments: dict[str, Any],
+) -> Call[T]:
+    """As call(), for a caller that has the arguments in a dict."""
+    names, parameters = list[str](), list[Parameter]()
     for name, value in arguments.items():
         if value is None:
             if name in REQUIRED.get(function, ()):
