@@ -1,7 +1,7 @@
-"""What one call costs the calling process: microseconds of processor over psycopg, which calls the same function.
+"""What one call costs the calling process: microseconds of processor over the same call with bare psycopg.
 
-Bare, a message is a `Jsonb`, and the connection is of the same kind: its own connection in autocommit mode, or
-the open transaction of the caller. A commit does not wait for the disk: the wait would be noise here.
+Bare, a message is a `Jsonb`, and the connection is of the same kind: one in autocommit mode, or the open
+transaction of the caller. A commit does not wait for the disk: the wait would be noise here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -144,8 +143,10 @@ async def _async_slice(call: Callable[[], Awaitable[Any]]) -> float:
 def measure(dsn: str, rounds: int) -> list[Single]:
     """Each call of both clients, in both places."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        connection.execute("do $$ begin execute format("
-            "'alter database %I set synchronous_commit = off', current_database()); end $$")
+        connection.execute(
+            "do $$ begin execute format("
+            "'alter database %I set synchronous_commit = off', current_database()); end $$"
+        )
     with penstock.connect(dsn) as client:
         client.create_queue(TASKS)
         client.create_topic(TOPIC)

@@ -11,7 +11,7 @@ import msgspec
 
 from .errors import InvalidArgument
 from .models import NewMessage
-from .payloads import Codec, Stored, encode, encode_json
+from .payloads import Codec, Stored, encode, encode_all, encode_json
 from .sql_call import json_array
 from .values import Duration, interval, moment, seconds
 from .wording import shown
@@ -66,13 +66,24 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages to publish in one call, each with its options."""
+    """Messages to publish in one call, each with its options.
 
-    stored: Sequence[Stored]
-    own: Sequence[NewMessage | None]
+    document: payloads of messages without options of their own, as one JSON array; else `stored` and `own`.
+    """
+
+    stored: Sequence[Stored] = ()
+    own: Sequence[NewMessage | None] = ()
+    document: str | None = None
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether each message has a dedup key of its own."""
+        return self.document is None and all(own and own.dedup_key for own in self.own)
 
     def arguments(self) -> dict[str, Any]:
         """The batch as arguments of the SQL function: arrays for options that any message has of its own."""
+        if self.document is not None:
+            return {"documents": (self.document,)}
         json = [stored for stored in self.stored if isinstance(stored, str)]
         arguments: dict[str, Any]
         if len(json) == len(self.stored):
@@ -115,6 +126,9 @@ def _own_options(message: NewMessage | None) -> dict[str, Any]:
 
 def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:
     """Split payloads, and messages with options of their own, into batches of so many bytes."""
+    if codec is None and items and (document := encode_all(items, size)) is not None:
+        yield Batch(document=document)
+        return
     stored, own, total = list[Stored](), list[NewMessage | None](), 0
     for item in items:
         new = item if isinstance(item, NewMessage) else None

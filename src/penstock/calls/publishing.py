@@ -41,7 +41,7 @@ def send_messages(queue_name: str, batch: Batch, options: Options) -> Call[list[
 
 
 def _many(function: str, arguments: dict[str, Any], batch: Batch, options: Options) -> Call[list[int]]:
-    keyed = options.dedup_key is not None or all(own and own.dedup_key for own in batch.own)
+    is_keyed = options.dedup_key is not None or batch.is_keyed
     arguments |= batch.arguments()
     options.add_to(arguments)
-    return call_with(function, values, "*", Repeat.SAFE if keyed else Repeat.NEVER, arguments)
+    return call_with(function, values, "*", Repeat.SAFE if is_keyed else Repeat.NEVER, arguments)

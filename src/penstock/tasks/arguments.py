@@ -159,6 +159,12 @@ class Arguments:
         return {name: kind for name, kind in self._kinds.items() if _is_plain(kind)}
 
     @cached_property
+    def _plain_shape(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """The required parameters, and those of their types that are JSON types."""
+        names = tuple(name for name in self.names if name in self._required)
+        return names, tuple(self._plain_kinds[name] for name in names if name in self._plain_kinds)
+
+    @cached_property
     def _extra_kind(self) -> Any:
         """The type of additional keyword arguments, if the handler takes `**kwargs`."""
         extra = next((n for n, p in self._parameters.items() if p.kind is p.VAR_KEYWORD), "")
@@ -215,6 +221,13 @@ class Arguments:
         if missing:
             raise self._misfit(f"needs {', '.join(map(repr, missing))}")
         return bound
+
+    def plain(self, named: dict[str, Any]) -> dict[str, Json] | None:
+        """bind() and encode() of arguments given by name, in order, of JSON types; None for all others."""
+        names, kinds = self._plain_shape
+        if tuple(named) == names and tuple(map(type, named.values())) == kinds:
+            return named.copy()
+        return None
 
     def encode(self, bound: Mapping[str, object]) -> dict[str, Json]:
         """Encode the arguments as JSON. Each is decoded again, so that the handler gets an equal value."""

@@ -98,6 +98,8 @@ class Task(Generic[P, R]):
         self.arguments = Arguments(function, name)
         self.tenant = tenant_of(tenant, self.arguments)
         self.unique_key = unique_key_of(unique, name, self.arguments)
+        # Whether options of a call depend on its arguments.
+        self.has_derived_options = callable(self.tenant) or self.unique_key is not None
         self._bound = BoundTask(self, CallOptions(), None)
 
     @property
@@ -413,7 +415,13 @@ class BoundTask(Generic[P, R]):
 
     def _one_of_many(self, call: Any) -> Any:
         task = self.task
-        if isinstance(call, dict) or isinstance(call, Mapping):  # noqa: SIM101 - a dict is found sooner
+        if (
+            type(call) is dict
+            and not task.has_derived_options
+            and (plain := task.arguments.plain(call)) is not None
+        ):
+            return plain
+        if isinstance(call, Mapping):
             arguments = task.arguments.bind((), call)
         elif isinstance(call, tuple):
             arguments = task.arguments.bind(call, {})
