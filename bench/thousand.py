@@ -1,8 +1,8 @@
 """Calls of a thousand messages, each committed on its own: enqueue_many and send_many, COPY, and pgmq.
 
 COPY fills a bare, indexed table of rows as they are in the queue. pgmq is its own SQL, called with psycopg:
-once with a list of JSON text, which psycopg makes an array of, and once with an array that was made before, so
-that the client costs nothing.
+once with a list of JSON text, which psycopg makes an array of, and once with an array that was made before,
+so that the client costs nothing.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -58,10 +59,20 @@ def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     if headers is None:
         return None
     if type(headers) is dict:
+        if len(headers) == 1:
+            ((name, header),) = headers.items()
+            if type(header) is str:
+                return _encode_header(name, header)
         return encode_json(headers, "headers")
     if not isinstance(headers, Mapping):
         raise InvalidArgument(f"headers must be a mapping, not {shown(headers)}")
     return encode_json(dict(headers), "headers")
+
+
+@lru_cache(maxsize=1024)
+def _encode_header(name: str, header: str) -> str:
+    """One header of text: most messages have no more than the name of their task."""
+    return encode_json({name: header}, "headers")
 
 
 @dataclass(frozen=True, slots=True)

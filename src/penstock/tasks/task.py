@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -213,32 +213,42 @@ class BoundTask(Generic[P, R]):
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
-        task = self.task
-        payload, options = self._single(task.arguments.bind(args, kwargs))
-        call = self._call(1)
+        payload, options = self._single(args, kwargs)
         try:
+            if not self.task.app.middleware:
+                return Handle(self.task, self._send(payload, options, self._headers()))
+            call = self._call(1)
             with self._middleware(call):
-                options["headers"] = call.headers
-                found = Enqueuing(self._api(), task.app.declared).send(task.needs, payload, options)
+                found = self._send(payload, options, call.headers)
                 call.message_ids.append(found)
         except PayloadInvalid as exc:
             raise self._refused(exc) from exc
-        return Handle(task, found)
+        return Handle(self.task, found)
+
+    def _send(self, payload: Any, options: dict[str, Any], headers: Mapping[str, Any]) -> int:
+        options["headers"] = headers
+        return Enqueuing(self._api(), self.task.app.declared).send(self.task.needs, payload, options)
 
     async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
-        task = self.task
-        payload, options = self._single(task.arguments.bind(args, kwargs))
-        call = self._call(1)
+        payload, options = self._single(args, kwargs)
         try:
+            if not self.task.app.middleware:
+                return Handle(self.task, await self._send_async(payload, options, self._headers()))
+            call = self._call(1)
             with self._middleware(call):
-                options["headers"] = call.headers
-                sender = AsyncEnqueuing(self._async_api(), task.app.declared)
-                found = await sender.send(task.needs, payload, options)
+                found = await self._send_async(payload, options, call.headers)
                 call.message_ids.append(found)
         except PayloadInvalid as exc:
             raise self._refused(exc) from exc
-        return Handle(task, found)
+        return Handle(self.task, found)
+
+    def _send_async(
+        self, payload: Any, options: dict[str, Any], headers: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, int]:
+        options["headers"] = headers
+        sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
+        return sender.send(self.task.needs, payload, options)
 
     def enqueue_many(
         self, calls: Iterable[Any], *, progress: Progress | None = None, atomic: bool = False
@@ -378,10 +388,22 @@ class BoundTask(Generic[P, R]):
             later = max(0.0, (options.deliver_after - datetime.now(UTC)).total_seconds())
         return min(policy.ttl + later, LONGEST_TTL)
 
-    def _single(self, arguments: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _single(
+        self, positional: Sequence[object], named: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The payload of one call, and its options but for the headers."""
+        task = self.task
+        if not task.has_derived_options:
+            payload = None if positional else task.arguments.plain(named)
+            if payload is None:
+                payload = task.arguments.encode(task.arguments.bind(positional, named))
+            return payload, self._common().copy()
+        return self._derived(task.arguments.bind(positional, named))
+
+    def _derived(self, arguments: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The same for arguments that are bound, and that options may depend on."""
         payload, options = self.task.arguments.encode(arguments), self._common().copy()
-        if callable(self.task.tenant) and (tenant := self._tenant(arguments)) is not None:
+        if (tenant := self._tenant(arguments)) is not None:
             options["tenant"] = tenant
         if (key := self._key(arguments)) is not None:
             options["dedup_key"] = key
@@ -389,7 +411,7 @@ class BoundTask(Generic[P, R]):
 
     def _message(self, arguments: Mapping[str, object]) -> NewMessage:
         """One call as a message with all its options."""
-        payload, options = self._single(arguments)
+        payload, options = self._derived(arguments)
         return NewMessage(payload, headers=self._headers(), **options)
 
     def _tenant(self, arguments: Mapping[str, object]) -> str | None:
