@@ -84,7 +84,6 @@ async def test_many_in_one_step_are_what_they_are_one_by_one(payloads: list[Any]
     [
         math.inf,
         1e300,
-        2**70,
         {1: 2},
         b"x",
         [b"x"],
