@@ -354,14 +354,14 @@ class BoundTask(Generic[P, R]):
     def _common(self) -> dict[str, Any]:
         """The options that all messages share, but for the headers."""
         if self._options.deliver_after is None:
-            return self._lasting
-        return self._now()
+            return self._common_once
+        return self._make_common()
 
     @cached_property
-    def _lasting(self) -> dict[str, Any]:
-        return self._now()
+    def _common_once(self) -> dict[str, Any]:
+        return self._make_common()
 
-    def _now(self) -> dict[str, Any]:
+    def _make_common(self) -> dict[str, Any]:
         options, task = self._options, self.task
         tenant = options.tenant
         if tenant is None and isinstance(task.tenant, str):
