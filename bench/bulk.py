@@ -23,7 +23,7 @@ from psycopg.types.json import Jsonb
 import penstock
 from bench.queues import QUEUE
 from bench.turns import Ratio, turns
-from penstock import calls, outgoing
+from penstock import calls, message_options
 from penstock._sync.bulk import Bulk
 from penstock.payloads import encode
 from penstock.sql_call import Call, array
@@ -39,7 +39,7 @@ COMMIT_EVERY = 20_000
 """Messages in one transaction where not all are in one."""
 ANY_SIZE = 1 << 40
 SEND_ARRAY = "select * from penstock.send_messages(cast(%s as text), cast(cast(%s as text) as jsonb[]))"
-SMALL_BATCH = outgoing.Batch(["1"], [None])
+SMALL_BATCH = message_options.Batch(["1"], [None])
 
 Payload = dict[str, Any]
 Way = Callable[[], None]
@@ -104,7 +104,7 @@ class Arena:
         return Run(*(late - early for early, late in zip(before, after, strict=True)))
 
     def _clocks(self) -> tuple[float, float, float]:
-        return time.perf_counter(), time.process_time(), sum(map(_processor_seconds, self._schedstats))
+        return time.perf_counter(), time.process_time(), sum(map(processor_seconds, self._schedstats))
 
     def _empty(self) -> None:
         """Both alike: deleted, vacuumed, and with no checkpoint due."""
@@ -137,7 +137,7 @@ class Arena:
         with self.connection.cursor() as cursor, cursor.copy(statement) as copy:
             for start in range(0, self.count, 1000):
                 lines = [
-                    f"{head}{n}\t{n}\t0\tf\tf\t{at}\t\t{_escaped(payload)}\n"
+                    f"{head}{n}\t{n}\t0\tf\tf\t{at}\t\t{escaped(payload)}\n"
                     for n, payload in enumerate(self._payloads[start : start + 1000], start=start)
                 ]
                 copy.write("".join(lines))
@@ -164,15 +164,15 @@ class Arena:
         bulk.run([], many, None if atomic else max(1, COMMIT_EVERY // chunk))
         assert len(bulk.committed) == self.count
 
-    def _batches(self, chunk: int) -> Iterator[outgoing.Batch]:
+    def _batches(self, chunk: int) -> Iterator[message_options.Batch]:
         items = iter(self._payloads)
         while some := list(islice(items, chunk)):
-            yield from outgoing.batches(some, None, ANY_SIZE)
+            yield from message_options.batches(some, None, ANY_SIZE)
 
-    def _call(self, batch: outgoing.Batch) -> Call[list[int]]:
-        return calls.send_messages(QUEUE, batch, outgoing.Options())
+    def _call(self, batch: message_options.Batch) -> Call[list[int]]:
+        return calls.send_messages(QUEUE, batch, message_options.Options())
 
-    def _array_call(self, batch: outgoing.Batch) -> Call[list[int]]:
+    def _array_call(self, batch: message_options.Batch) -> Call[list[int]]:
         stored = array(map(str, batch.stored))
         return replace(self._call(SMALL_BATCH), text=SEND_ARRAY, parameters=(QUEUE, stored))
 
@@ -183,7 +183,7 @@ class Arena:
             with cursor.copy("copy staged from stdin") as copy:
                 for start in range(0, self.count, 1000):
                     some = enumerate(self._payloads[start : start + 1000], start=start)
-                    copy.write("".join(f"{n}\t{_escaped(payload)}\n" for n, payload in some))
+                    copy.write("".join(f"{n}\t{escaped(payload)}\n" for n, payload in some))
             found = 0
             for start in range(0, self.count, chunk or self.count):
                 cursor.execute(
@@ -195,7 +195,7 @@ class Arena:
             assert found == self.count
 
 
-def _processor_seconds(schedstat: Path) -> float:
+def processor_seconds(schedstat: Path) -> float:
     """What a server's process has used; 0 where the server is elsewhere, or this is not Linux."""
     try:
         return int(schedstat.read_text().split()[0]) / 1e9
@@ -203,7 +203,7 @@ def _processor_seconds(schedstat: Path) -> float:
         return 0.0
 
 
-def _escaped(payload: Payload) -> str:
+def escaped(payload: Payload) -> str:
     """JSON as COPY reads it."""
     stored = encode(payload)
     assert isinstance(stored, str)

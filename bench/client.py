@@ -1,8 +1,10 @@
 """What the Python clients cost, against psycopg in the same run: `make bench-client`.
 
-Three things: the overhead of a call over the bare SQL call, the rate of send_many against COPY, and how long
-a message takes to an idle consumer. Contestants take turns in short slices, so that noise of the machine hits
-all; a ratio is the median of the ratios of neighbouring slices, and the worst of them is told too.
+The processor time of a single call over the same call with bare psycopg; calls of a thousand messages,
+against pgmq and COPY; the overhead of batches over the bare SQL call; the rate of send_many against COPY; and
+how long a message takes to an idle consumer. Contestants take turns in short slices, so that noise of the
+machine hits all; a ratio is the median of the ratios of neighbouring slices, and the worst of them is told
+too.
 """
 
 from __future__ import annotations
@@ -12,14 +14,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench import bulk, latency, overhead, report
+from bench import bulk, latency, overhead, report, single, thousand
 from bench.bulk import Throughput
 from bench.latency import Latency, Pauses
 from bench.overhead import Overhead
 from bench.report import Goal
 from bench.server import Host, host
+from bench.single import Single
+from bench.thousand import Thousand
 
-PARTS = ("overhead", "bulk", "latency")
+PARTS = ("single", "thousand", "overhead", "bulk", "latency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,7 @@ class Plan:
     """How much to measure."""
 
     rounds: int = 41
+    thousand_rounds: int = 21
     messages: int = 100_000
     bulk_rounds: int = 9
     variant_rounds: int = 3
@@ -38,6 +43,7 @@ class Plan:
 
 QUICK = Plan(
     rounds=7,
+    thousand_rounds=5,
     messages=20_000,
     bulk_rounds=3,
     variant_rounds=1,
@@ -49,6 +55,8 @@ QUICK = Plan(
 class Found:
     """All that was measured."""
 
+    singles: Sequence[Single] = ()
+    thousands: Sequence[Thousand] = ()
     overheads: Sequence[Overhead] = ()
     throughputs: Sequence[Throughput] = ()
     latencies: Sequence[Latency] = ()
@@ -57,6 +65,8 @@ class Found:
 def measure(server: Host, plan: Plan, parts: Sequence[str]) -> Found:
     """Each part in a fresh database."""
     return Found(
+        single.measure(server.database("single"), plan.rounds) if "single" in parts else (),
+        thousand.measure(server.database("thousand"), plan.thousand_rounds) if "thousand" in parts else (),
         overhead.measure(server.database("overhead"), plan.rounds) if "overhead" in parts else (),
         bulk.measure(server.database("bulk"), plan.messages, plan.bulk_rounds, plan.variant_rounds)
         if "bulk" in parts
@@ -68,6 +78,20 @@ def measure(server: Host, plan: Plan, parts: Sequence[str]) -> Found:
 def goals(found: Found) -> list[Goal]:
     """What was promised, and whether it is so."""
     goals = [
+        report.at_most(f"{each.client}, {each.call}, {each.where}: CPU us over psycopg", each.over, 40.0)
+        for each in found.singles
+    ]
+    goals += [
+        report.at_least(
+            f"{each.way} of 1,000, of the rate of pgmq",
+            each.of_pgmq.middle,
+            1.0,
+            f"(worst {each.of_pgmq.lowest:.2f})",
+        )
+        for each in found.thousands
+        if each.way in (thousand.ENQUEUE_MANY, thousand.SEND_MANY)
+    ]
+    goals += [
         report.at_most(
             f"{each.client}, {each.call} of 100, over psycopg", each.ratio.middle, 1.25, _worst(each)
         )
@@ -91,6 +115,31 @@ def goals(found: Found) -> list[Goal]:
 
 def _worst(each: Overhead) -> str:
     return f"(worst {each.ratio.highest:.2f})"
+
+
+def tell_singles(found: Sequence[Single]) -> str:
+    head = ("client", "call", "where", "bare", "client", "over")
+    rows = [
+        (each.client, each.call, each.where, *(f"{cost:.1f}" for cost in (each.bare, each.ours, each.over)))
+        for each in found
+    ]
+    return report.table(head, rows)
+
+
+def tell_thousands(found: Sequence[Thousand]) -> str:
+    head = ("way", "messages/s", "of pgmq", "of COPY", "client CPU us", "server CPU us")
+    rows = [
+        (
+            each.way,
+            report.count(each.rate),
+            f"{each.of_pgmq.middle:.2f}",
+            f"{each.of_copy.middle:.2f}",
+            f"{each.client_microseconds:.2f}",
+            f"{each.server_microseconds:.2f}",
+        )
+        for each in found
+    ]
+    return report.table(head, rows)
 
 
 def tell_overheads(found: Sequence[Overhead]) -> str:
@@ -158,6 +207,10 @@ def tell_latencies(found: Sequence[Latency]) -> str:
 
 def tell(found: Found) -> None:
     """Print the tables of what was measured."""
+    if found.singles:
+        print(f"\nOne call, microseconds of the calling process's processor\n\n{tell_singles(found.singles)}")
+    if found.thousands:
+        print(f"\nCalls of 1,000 messages, for each message\n\n{tell_thousands(found.thousands)}")
     if found.overheads:
         print(f"\nOverhead of a call, microseconds\n\n{tell_overheads(found.overheads)}")
     if found.throughputs:

@@ -229,16 +229,22 @@ class AsyncSlots:
 
 
 class Slots:
-    """So many threads may be inside at once."""
+    """So many threads may be inside at once. Not a threading.Semaphore, which is not written in C."""
 
     def __init__(self, count: int) -> None:
-        self._semaphore = threading.Semaphore(count)
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        for _ in range(count):
+            self._tokens.put(None)
 
     def acquire(self, timeout: float) -> bool:
-        return self._semaphore.acquire(timeout=timeout)
+        try:
+            self._tokens.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
 
     def release(self) -> None:
-        self._semaphore.release()
+        self._tokens.put(None)
 
 
 class AsyncBackground:

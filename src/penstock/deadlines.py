@@ -98,7 +98,6 @@ def _watched(connection: AsyncWatchedConnection | WatchedConnection, gen: PQGen[
     may say 1 as well, so the socket is asked after a longer wait. After a cancellation or Ctrl-C psycopg asks
     the server to cancel the statement, and resumes the generator with None.
     """
-    fileno = connection.pgconn.socket
     try:
         wanted = next(gen)
         heard = resumed = time.monotonic()
@@ -106,12 +105,12 @@ def _watched(connection: AsyncWatchedConnection | WatchedConnection, gen: PQGen[
         while True:
             ready = yield wanted
             before, resumed = resumed, time.monotonic()
-            if ready and (resumed - before < SURELY_READY_SECONDS or _is_ready(fileno, wanted)):
+            if ready and (resumed - before < SURELY_READY_SECONDS or _is_ready(connection.fileno(), wanted)):
                 heard = resumed
             else:
                 is_interrupted |= ready is None
                 # What libpq has written may still be on its way, over a slow line.
-                unsent_before, unsent = unsent, _unsent(fileno)
+                unsent_before, unsent = unsent, _unsent(connection.fileno())
                 if unsent_before is not None and unsent is not None and unsent < unsent_before:
                     heard = resumed
                 elif resumed - heard >= limit:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from .errors import InvalidArgument
 from .models import NewMessage
-from .payloads import Codec, Stored, encode, encode_json
+from .payloads import Codec, Stored, encode, encode_all, encode_json
 from .sql_call import json_array
 from .values import Duration, interval, moment, seconds
 from .wording import shown
@@ -17,8 +20,7 @@ from .wording import shown
 __all__ = ["Batch", "Options", "batches"]
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """Options of a message at its publish."""
 
     delay: Duration | None = None
@@ -29,41 +31,70 @@ class Options:
     ttl: Duration | None = None
     dedup_key: str | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        """The options as arguments of the SQL function."""
-        if self.delay is not None and self.deliver_after is not None:
-            raise InvalidArgument(
-                f"either delay or deliver_after, not both: {shown(self.delay)}, {shown(self.deliver_after)}"
-            )
-        return {
-            "delay": None if self.delay is None else (repr(interval("delay", self.delay)),),
-            "deliver_after": moment("deliver_after", self.deliver_after),
-            "priority": self.priority,
-            "tenant": self.tenant,
-            "headers": encode_headers(self.headers),
-            "ttl_seconds": seconds("ttl", self.ttl),
-            "dedup_key": self.dedup_key,
-        }
+    def add_to(self, arguments: dict[str, Any]) -> None:
+        """Add the options that are given to the arguments of the SQL function."""
+        if self.delay is not None:
+            if self.deliver_after is not None:
+                raise InvalidArgument(
+                    "either delay or deliver_after, not both: "
+                    f"{shown(self.delay)}, {shown(self.deliver_after)}"
+                )
+            arguments["delay"] = (repr(interval("delay", self.delay)),)
+        elif self.deliver_after is not None:
+            arguments["deliver_after"] = moment("deliver_after", self.deliver_after)
+        if self.priority is not None:
+            arguments["priority"] = self.priority
+        if self.tenant is not None:
+            arguments["tenant"] = self.tenant
+        if self.headers is not None:
+            arguments["headers"] = encode_headers(self.headers)
+        if self.ttl is not None:
+            arguments["ttl_seconds"] = seconds("ttl", self.ttl)
+        if self.dedup_key is not None:
+            arguments["dedup_key"] = self.dedup_key
 
 
 def encode_headers(headers: Mapping[str, Any] | None) -> str | None:
     """Headers as JSON text; None stays None."""
     if headers is None:
         return None
+    if type(headers) is dict:
+        if len(headers) == 1:
+            ((name, header),) = headers.items()
+            if type(header) is str:
+                return _encode_header(name, header)
+        return encode_json(headers, "headers")
     if not isinstance(headers, Mapping):
         raise InvalidArgument(f"headers must be a mapping, not {shown(headers)}")
     return encode_json(dict(headers), "headers")
 
 
+@lru_cache(maxsize=1024)
+def _encode_header(name: str, header: str) -> str:
+    """One header of text: most messages have no more than the name of their task."""
+    return encode_json({name: header}, "headers")
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Messages to publish in one call, each with its options."""
+    """Messages to publish in one call, each with its options.
 
-    stored: Sequence[Stored]
-    own: Sequence[NewMessage | None]
+    document: payloads of messages without options of their own, as one JSON array; else `stored` and `own`.
+    """
+
+    stored: Sequence[Stored] = ()
+    own: Sequence[NewMessage | None] = ()
+    document: str | None = None
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether each message has a dedup key of its own."""
+        return self.document is None and all(own and own.dedup_key for own in self.own)
 
     def arguments(self) -> dict[str, Any]:
         """The batch as arguments of the SQL function: arrays for options that any message has of its own."""
+        if self.document is not None:
+            return {"documents": (self.document,)}
         json = [stored for stored in self.stored if isinstance(stored, str)]
         arguments: dict[str, Any]
         if len(json) == len(self.stored):
@@ -98,13 +129,17 @@ class Batch:
 
 
 def _own_options(message: NewMessage | None) -> dict[str, Any]:
-    if message is None:
-        return {}
-    return Options(**{name: getattr(message, name) for name in Options.__slots__}).arguments()
+    arguments = dict[str, Any]()
+    if message is not None:
+        Options(**{name: getattr(message, name) for name in Options.__struct_fields__}).add_to(arguments)
+    return arguments
 
 
 def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:
     """Split payloads, and messages with options of their own, into batches of so many bytes."""
+    if codec is None and items and (document := encode_all(items, size)) is not None:
+        yield Batch(document=document)
+        return
     stored, own, total = list[Stored](), list[NewMessage | None](), 0
     for item in items:
         new = item if isinstance(item, NewMessage) else None

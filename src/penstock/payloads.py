@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
@@ -29,6 +29,7 @@ __all__ = [
     "codec_of",
     "decode",
     "encode",
+    "encode_all",
     "encode_json",
     "fault_of",
     "harmless",
@@ -93,6 +94,20 @@ def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
         own = _own_codec(cast("type", type(plain)))
         plain = plain if own is None else _convert(own, plain)
     return encode_json(plain)
+
+
+def encode_all(payloads: Sequence[object], most: int) -> str | None:
+    """Many payloads as one JSON array, the same text as of encode(), in a fraction of the time.
+
+    None, where one of them is not plain JSON, or where all of them have more than so many bytes.
+    """
+    try:
+        if not _is_plain(payloads, MAX_DEPTH + 1):
+            return None
+        encoded = _encode_plain(payloads)
+    except (ValueError, OverflowError, RecursionError):
+        return None  # encode() tells which one it is
+    return None if len(encoded) > most or b"\\u0000" in encoded else encoded.decode()
 
 
 def decode(stored: Stored, codec: Codec[T] | None) -> T:
@@ -267,7 +282,13 @@ def _is_plain(value: Any, depth: int) -> bool:  # noqa: PLR0911
         return bool(-EXPONENT_FROM < value < EXPONENT_FROM)
     if cls is dict and depth:
         for key, item in value.items():
-            if type(key) is not str or not (type(item) in _SCALARS or _is_plain(item, depth - 1)):
+            if type(key) is not str:
+                return False
+            cls = type(item)
+            # Not left to the call for the item: most items are one of these.
+            if cls in _SCALARS or (cls is float and -EXPONENT_FROM < item < EXPONENT_FROM):
+                continue
+            if not _is_plain(item, depth - 1):
                 return False
         return True
     if (cls is list or cls is tuple) and depth:

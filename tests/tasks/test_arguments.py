@@ -53,6 +53,33 @@ def test_a_typed_argument_comes_back_as_what_it_was(kind: Any, value: Any) -> No
     assert type(back) is type(value)
 
 
+@pytest.mark.parametrize(("kind", "value"), PAIRS + MISFITS, ids=[shown(kind) for kind, _ in PAIRS + MISFITS])
+def test_the_short_way_takes_only_what_the_long_way_leaves_as_it_is(kind: Any, value: Any) -> None:
+    arguments = arguments_of(kind)
+    plain = arguments.plain({"value": value})
+    if plain is not None:
+        assert plain == arguments.encode(arguments.bind((), {"value": value}))
+        assert type(plain["value"]) is type(value)
+
+
+def test_the_short_way_takes_arguments_that_are_given_in_order() -> None:
+    def handler(a: int, b: str, context: TaskContext, c: float = 1.0, **more: int) -> None: ...
+
+    arguments = Arguments(handler, "a task")
+    assert arguments.plain({"a": 1, "b": "x"}) == {"a": 1, "b": "x"}
+    for other in (
+        {},
+        {"a": 1},
+        {"b": "x", "a": 1},
+        {"a": True, "b": "x"},
+        {"a": 1, "b": None},
+        {"a": 1, "b": "x", "c": 2.0},
+        {"a": 1, "b": "x", "d": 1},
+        {"a": 1, "b": "x", "context": 1},
+    ):
+        assert arguments.plain(other) is None
+
+
 def test_typed_arguments_come_back_through_the_database(shared: App) -> None:
     """What jsonb does to numbers and text does not show."""
     for number, (kind, value) in enumerate(PAIRS):

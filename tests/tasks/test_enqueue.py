@@ -330,3 +330,24 @@ def test_an_app_needs_no_database_until_it_enqueues() -> None:
     app = App(NOWHERE)
     assert app.task(number)(5) is None
     app.close()
+
+
+def test_many_from_one_dict_that_changes(app: App, task: Task[[int], None]) -> None:
+    """Each call has the arguments that the dict had when the iterable gave it."""
+
+    def calls() -> Iterator[dict[str, int]]:
+        arguments = {"x": 0}
+        for arguments["x"] in range(5):
+            yield arguments
+
+    task.enqueue_many(calls())
+    assert numbers(app) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("arguments", [{"x": "5"}, {"x": 5.5}, {"x": True}, {"y": 5}, {}, {"x": 5, "y": 5}])
+def test_one_and_one_of_many_are_refused_alike(task: Task[..., None], arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as one:
+        task.enqueue(**arguments)
+    with pytest.raises(InvalidArgument) as of_many:
+        task.enqueue_many([{"x": 1}, arguments])
+    assert str(of_many.value) == str(one.value)

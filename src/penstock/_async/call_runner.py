@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from penstock.errors import MessageUnreadable
 from penstock.payloads import Codec, codec_of
@@ -28,8 +29,7 @@ def unreadable(call: Call[Any], exc: BaseException) -> MessageUnreadable:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Timed(Generic[T]):
+class Timed(msgspec.Struct, Generic[T], frozen=True):
     """The result of a call, and when it was sent: a lease that it gives began then or later."""
 
     sent_at: float

@@ -289,10 +289,10 @@ class AsyncClient(AsyncApi):
         give_up = time.monotonic() + self._retry_for
         backoff, lost = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), None
         while True:
-            pause = backoff.next()
             try:
                 timed = await self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
+                pause = backoff.next()
                 if lost is None and isinstance(exc.__cause__, NoAnswer):
                     # There was a connection while it was silent: from now on there is none.
                     give_up = time.monotonic() + self._retry_for
@@ -302,6 +302,7 @@ class AsyncClient(AsyncApi):
             except DatabaseUnavailable as exc:
                 if lost is not None and exc.sqlstate != READ_ONLY:
                     raise lost from None
+                pause = backoff.next()
                 if exc.sqlstate != READ_ONLY or time.monotonic() + pause > give_up:
                     raise
             else:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
 
 import psycopg
-from psycopg.pq import ConnStatus
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from penstock import calls
 from penstock.backoff import Backoff
@@ -39,12 +40,15 @@ LONGEST_PAUSE_SECONDS = 1.0
 TEMPORARY = ("08", "53", "57")
 # Executions of a statement before it is prepared.
 PREPARE_THRESHOLD = 2
+# As numbers: to look up the member of an enumeration takes longer than to ask libpq.
+OK = int(ConnStatus.OK)
+IDLE = int(TransactionStatus.IDLE)
 
 
 class AsyncOwn(AsyncPsycopg):
     """A connection of the client, in autocommit mode. call_timeout: how long the server may be silent."""
 
-    __slots__ = ("call_timeout", "is_unfit", "unreplicated", "used_at")
+    __slots__ = ("_poll", "call_timeout", "is_unfit", "unreplicated", "used_at")
 
     connection: AsyncWatchedConnection
 
@@ -54,6 +58,7 @@ class AsyncOwn(AsyncPsycopg):
         self.used_at = time.monotonic()
         self.unreplicated = False
         self.is_unfit = False
+        self._poll: select.poll | None = None
         connection.add_notice_handler(self._notice)
 
     def _notice(self, diagnostic: psycopg.errors.Diagnostic) -> None:
@@ -68,7 +73,7 @@ class AsyncOwn(AsyncPsycopg):
         connection = self.connection
         connection.awaited, connection.silence_limit = call.function, call.silence_limit(self.call_timeout)
         try:
-            return await super().fetch(call)
+            return await AsyncPsycopg.fetch(self, call)
         finally:
             connection.silence_limit = None
 
@@ -82,29 +87,55 @@ class AsyncOwn(AsyncPsycopg):
 
     @property
     def is_lost(self) -> bool:
-        return self.connection.closed or self.connection.pgconn.status != ConnStatus.OK
+        return self.connection.pgconn.status != OK
 
     @property
     def is_reusable(self) -> bool:
-        return not self.is_lost and not self.in_transaction() and not (self.unreplicated or self.is_unfit)
+        # A connection that is lost is in no known state.
+        is_idle = self.connection.pgconn.transaction_status == IDLE
+        return is_idle and not (self.unreplicated or self.is_unfit or self.is_lost)
 
     async def is_there(self) -> bool:
         """Whether an idle connection can be used: the server has not closed it meanwhile."""
         if self.is_lost:
             return False
+        pgconn = self.connection.pgconn
         try:
+            if (poll := self._poll) is None:
+                poll = self._poll = select.poll()
+                poll.register(pgconn.socket, select.POLLIN)
             # The end of the stream comes after the server's last words, in a read of its own.
             for _ in range(MOST_READS):
-                if not _is_readable(self.connection.fileno()):
+                if not poll.poll(0):
                     break
-                self.connection.pgconn.consume_input()
+                pgconn.consume_input()
             # Notices that have arrived are parsed by this, although no consumer listens on this connection.
-            self.connection.pgconn.notifies()
+            pgconn.notifies()
             if time.monotonic() - self.used_at > PROBE_AFTER_SECONDS:
                 await self.fetch(calls.probe(PROBE_ANSWER_SECONDS))
         except psycopg.Error:
             return False
         return not self.is_lost and not self.is_unfit
+
+
+class AsyncLoan:
+    """A connection for as long as a block runs. Not a generator: every call enters such a block."""
+
+    __slots__ = ("_connections", "_own", "_patience", "_slots")
+
+    def __init__(self, connections: AsyncConnections, patience: float, slots: AsyncSlots | None) -> None:
+        self._connections = connections
+        self._patience = patience
+        self._slots = slots
+
+    async def __aenter__(self) -> AsyncOwn:
+        self._own = await self._connections._take(self._patience, self._slots)
+        return self._own
+
+    async def __aexit__(
+        self, cls: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._connections._take_back(self._own, self._slots)
 
 
 class AsyncConnections:
@@ -138,8 +169,7 @@ class AsyncConnections:
         self._slots = AsyncSlots(self._limit)
         self._pid = os.getpid()
 
-    @asynccontextmanager
-    async def lend(self, patience: float = 0.0, *, beyond: bool = False) -> AsyncIterator[AsyncOwn]:
+    def lend(self, patience: float = 0.0, *, beyond: bool = False) -> AsyncLoan:
         """A connection for as long as the block runs; if there is no server, wait for it so many seconds.
 
         beyond: even if all are lent. Leases must be extended even while all connections are busy.
@@ -149,22 +179,22 @@ class AsyncConnections:
         if self._pid != os.getpid():
             # Connections belong to the process that made them; psycopg leaves them alone here.
             self._start()
-        slots = AsyncSlots(1) if beyond else self._slots
-        if not await slots.acquire(self._timeout):
+        return AsyncLoan(self, patience, None if beyond else self._slots)
+
+    async def _take(self, patience: float, slots: AsyncSlots | None) -> AsyncOwn:
+        if slots is not None and not await slots.acquire(self._timeout):
             raise DatabaseUnavailable(
                 f"all {self._limit} connections of this client were in use for {self._timeout:g} seconds",
                 hint="raise max_connections of the client, or end transactions sooner",
             )
         try:
             own = await self._idle_one() or await self._open_patiently(time.monotonic() + patience)
-            self._lent.add(own)
-            try:
-                yield own
-            finally:
-                self._lent.discard(own)
-                await self._take_back(own)
-        finally:
-            slots.release()
+        except BaseException:
+            if slots is not None:
+                slots.release()
+            raise
+        self._lent.add(own)
+        return own
 
     async def close(self) -> None:
         """Close what is idle; what is lent is closed when it comes back."""
@@ -260,15 +290,20 @@ class AsyncConnections:
                     self._idle.remove(own)
                     await own.connection.close()
 
-    async def _take_back(self, own: AsyncOwn) -> None:
-        own.expect_nothing()
-        if self._closed or not own.is_reusable:
-            await self._discard(own)
-        else:
-            own.used_at = time.monotonic()
-            self._idle.append(own)
-            if self._closed:
-                await self.forget_idle()
+    async def _take_back(self, own: AsyncOwn, slots: AsyncSlots | None) -> None:
+        try:
+            self._lent.discard(own)
+            own.expect_nothing()
+            if self._closed or not own.is_reusable:
+                await self._discard(own)
+            else:
+                own.used_at = time.monotonic()
+                self._idle.append(own)
+                if self._closed:
+                    await self.forget_idle()
+        finally:
+            if slots is not None:
+                slots.release()
 
 
 async def connect(conninfo: str, prepare_threshold: int | None) -> AsyncWatchedConnection:
@@ -280,9 +315,3 @@ async def connect(conninfo: str, prepare_threshold: int | None) -> AsyncWatchedC
         )
 
     return await async_made(make, lambda connection: connection.pgconn.finish())
-
-
-def _is_readable(fileno: int) -> bool:
-    poll = select.poll()
-    poll.register(fileno, select.POLLIN)
-    return bool(poll.poll(0))

@@ -37,10 +37,15 @@ class AsyncEnqueuing:
         self._is_own = isinstance(api, AsyncClient)
 
     async def send(self, queue: QueueNeeds, payload: Any, options: Mapping[str, Any]) -> int:
-        async def step() -> int:
+        if queue not in self._declared:
+            await self.declare(queue)
+        try:
             return await self._api.send(queue.name, payload, **options)
-
-        return await self._declared_first([queue], step)
+        except QueueNotFound as exc:
+            if not self._may_repeat((queue,), exc):
+                raise
+        await self.declare(queue)
+        return await self._api.send(queue.name, payload, **options)
 
     async def send_many(
         self,
@@ -98,17 +103,23 @@ class AsyncEnqueuing:
         self, queues: Sequence[QueueNeeds], step: AsyncStep[T], *, again: bool = True
     ) -> T:
         for queue in queues:
-            await self.declare(queue)
+            if queue not in self._declared:
+                await self.declare(queue)
         try:
             return await step()
         except QueueNotFound as exc:
-            for queue in queues:
-                self._declared.forget(queue)
-            if not again or exc.published or not self._is_own:
-                raise  # the caller's transaction has failed; its next transaction declares the queue
+            if not self._may_repeat(queues, exc) or not again:
+                raise
         for queue in queues:
             await self.declare(queue)
         return await step()
+
+    def _may_repeat(self, queues: Sequence[QueueNeeds], exc: QueueNotFound) -> bool:
+        """Forget the queues of a call that failed; whether to declare them and to call again."""
+        for queue in queues:
+            self._declared.forget(queue)
+        # A caller's transaction has failed; the next one declares the queue.
+        return self._is_own and not exc.published
 
     async def declare(self, queue: QueueNeeds) -> None:
         """Declare a queue, once."""

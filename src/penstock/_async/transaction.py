@@ -46,11 +46,11 @@ class AsyncTransaction(AsyncApi, Generic[C]):
     # transaction, too.
 
     async def _settle(self, message: Settleable, call: Call[bool]) -> None:
-        self._join([message])
+        self._join_one(message)
         await super()._settle(message, call)
 
     def _mark(self, message: Settleable, *, settled: bool) -> None:
-        self._join([message])
+        self._join_one(message)
         super()._mark(message, settled=settled)
 
     async def ack_many(
@@ -59,7 +59,7 @@ class AsyncTransaction(AsyncApi, Generic[C]):
         return await super().ack_many(self._join(messages), results=results)
 
     async def extend(self, message: Settleable, extension: Duration) -> datetime:
-        self._join([message])
+        self._join_one(message)
         return await super().extend(message, extension)
 
     async def extend_many(self, messages: Iterable[Settleable], extension: Duration) -> list[Receipt]:
@@ -70,13 +70,17 @@ class AsyncTransaction(AsyncApi, Generic[C]):
             return messages  # refused with what else is wrong
         messages = list(messages)
         for message in messages:
-            if isinstance(message, AsyncMessage):
-                claimed_by = message._lease.api
-                was_claimed_here = (
-                    isinstance(claimed_by, AsyncTransaction) and claimed_by.connection is self.connection
-                )
-                message._lease.joined = None if was_claimed_here else self
+            self._join_one(message)
         return messages
+
+    def _join_one(self, message: Settleable) -> None:
+        if isinstance(message, AsyncMessage):
+            lease = message._lease
+            claimed_by = lease.api
+            was_claimed_here = (
+                isinstance(claimed_by, AsyncTransaction) and claimed_by.connection is self.connection
+            )
+            lease.joined = None if was_claimed_here else self
 
     async def _run_timed(self, call: Call[T]) -> Timed[T]:
         if self._is_over:

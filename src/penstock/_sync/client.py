@@ -290,10 +290,10 @@ class Client(Api):
         give_up = time.monotonic() + self._retry_for
         backoff, lost = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), None
         while True:
-            pause = backoff.next()
             try:
                 timed = self._attempt(call, give_up - time.monotonic())
             except ConnectionLost as exc:
+                pause = backoff.next()
                 if lost is None and isinstance(exc.__cause__, NoAnswer):
                     # There was a connection while it was silent: from now on there is none.
                     give_up = time.monotonic() + self._retry_for
@@ -303,6 +303,7 @@ class Client(Api):
             except DatabaseUnavailable as exc:
                 if lost is not None and exc.sqlstate != READ_ONLY:
                     raise lost from None
+                pause = backoff.next()
                 if exc.sqlstate != READ_ONLY or time.monotonic() + pause > give_up:
                     raise
             else:

@@ -264,13 +264,18 @@ class Consuming(CallRunner):
         return lost
 
     def _settle(self, message: Settleable, call: Call[bool]) -> None:
-        with _settling([message]):
-            try:
-                held = self._run(call)
-            except NotReplicated:
-                self._mark(message, settled=True)
-                raise
+        lease = message._lease if isinstance(message, Message) else None
+        if lease is not None:
+            lease.is_settling = True  # as in _settling()
+        try:
+            held = self._run(call)
             self._mark(message, settled=held)
+        except NotReplicated:
+            self._mark(message, settled=True)
+            raise
+        finally:
+            if lease is not None:
+                lease.is_settling = False
         if not held:
             raise LeaseLost(f"{call.function}: the lease on {message!r} is over, or it is settled already")
 
@@ -280,9 +285,10 @@ class Consuming(CallRunner):
 
     def _mark(self, message: Settleable, *, settled: bool) -> None:
         if isinstance(message, Message):
-            message._lease.is_settled = settled
-            message._lease.is_lost = not settled
-            message._lease.settled_by = self if settled and self._in_transaction() else None
+            lease = message._lease
+            lease.is_settled = settled
+            lease.is_lost = not settled
+            lease.settled_by = self if settled and self._in_transaction() else None
 
     # Leases
 

@@ -40,10 +40,15 @@ class Enqueuing:
         self._is_own = isinstance(api, Client)
 
     def send(self, queue: QueueNeeds, payload: Any, options: Mapping[str, Any]) -> int:
-        def step() -> int:
+        if queue not in self._declared:
+            self.declare(queue)
+        try:
             return self._api.send(queue.name, payload, **options)
-
-        return self._declared_first([queue], step)
+        except QueueNotFound as exc:
+            if not self._may_repeat((queue,), exc):
+                raise
+        self.declare(queue)
+        return self._api.send(queue.name, payload, **options)
 
     def send_many(
         self,
@@ -97,17 +102,23 @@ class Enqueuing:
 
     def _declared_first(self, queues: Sequence[QueueNeeds], step: Step[T], *, again: bool = True) -> T:
         for queue in queues:
-            self.declare(queue)
+            if queue not in self._declared:
+                self.declare(queue)
         try:
             return step()
         except QueueNotFound as exc:
-            for queue in queues:
-                self._declared.forget(queue)
-            if not again or exc.published or not self._is_own:
-                raise  # the caller's transaction has failed; its next transaction declares the queue
+            if not self._may_repeat(queues, exc) or not again:
+                raise
         for queue in queues:
             self.declare(queue)
         return step()
+
+    def _may_repeat(self, queues: Sequence[QueueNeeds], exc: QueueNotFound) -> bool:
+        """Forget the queues of a call that failed; whether to declare them and to call again."""
+        for queue in queues:
+            self._declared.forget(queue)
+        # A caller's transaction has failed; the next one declares the queue.
+        return self._is_own and not exc.published
 
     def declare(self, queue: QueueNeeds) -> None:
         """Declare a queue, once."""

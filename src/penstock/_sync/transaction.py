@@ -49,11 +49,11 @@ class Transaction(Api, Generic[C]):
     # transaction, too.
 
     def _settle(self, message: Settleable, call: Call[bool]) -> None:
-        self._join([message])
+        self._join_one(message)
         super()._settle(message, call)
 
     def _mark(self, message: Settleable, *, settled: bool) -> None:
-        self._join([message])
+        self._join_one(message)
         super()._mark(message, settled=settled)
 
     def ack_many(
@@ -62,7 +62,7 @@ class Transaction(Api, Generic[C]):
         return super().ack_many(self._join(messages), results=results)
 
     def extend(self, message: Settleable, extension: Duration) -> datetime:
-        self._join([message])
+        self._join_one(message)
         return super().extend(message, extension)
 
     def extend_many(self, messages: Iterable[Settleable], extension: Duration) -> list[Receipt]:
@@ -73,13 +73,17 @@ class Transaction(Api, Generic[C]):
             return messages  # refused with what else is wrong
         messages = list(messages)
         for message in messages:
-            if isinstance(message, Message):
-                claimed_by = message._lease.api
-                was_claimed_here = (
-                    isinstance(claimed_by, Transaction) and claimed_by.connection is self.connection
-                )
-                message._lease.joined = None if was_claimed_here else self
+            self._join_one(message)
         return messages
+
+    def _join_one(self, message: Settleable) -> None:
+        if isinstance(message, Message):
+            lease = message._lease
+            claimed_by = lease.api
+            was_claimed_here = (
+                isinstance(claimed_by, Transaction) and claimed_by.connection is self.connection
+            )
+            lease.joined = None if was_claimed_here else self
 
     def _run_timed(self, call: Call[T]) -> Timed[T]:
         if self._is_over:

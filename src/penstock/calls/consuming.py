@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
+
+import msgspec
 
 from penstock import rows
 from penstock.models import Receipt, UnreadableMessage
@@ -399,7 +400,7 @@ def batch_extend_message_vt(
         **holder,
         extension_seconds=seconds("extension", extension),
     )
-    return extend if within == math.inf else replace(extend, within=within)
+    return extend if within == math.inf else msgspec.structs.replace(extend, within=within)
 
 
 def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None) -> Call[int]:

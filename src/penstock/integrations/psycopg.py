@@ -29,7 +29,7 @@ class AsyncPsycopg:
         return await cursor.fetchall()
 
     def in_transaction(self) -> bool:
-        return self.connection.info.transaction_status in OPEN
+        return self.connection.pgconn.transaction_status in OPEN
 
 
 class Psycopg:
@@ -45,7 +45,7 @@ class Psycopg:
         return cursor.execute(call.text, call.parameters).fetchall()
 
     def in_transaction(self) -> bool:
-        return self.connection.info.transaction_status in OPEN
+        return self.connection.pgconn.transaction_status in OPEN
 
 
 def adapt(connection: object) -> Executor | None:

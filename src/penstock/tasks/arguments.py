@@ -154,6 +154,17 @@ class Arguments:
         return {name: self._hints.get(name, Any) for name in self.names}
 
     @cached_property
+    def _plain_kinds(self) -> dict[str, Any]:
+        """The types of the parameters that take a JSON type, of which a value needs no check."""
+        return {name: kind for name, kind in self._kinds.items() if _is_plain(kind)}
+
+    @cached_property
+    def _plain_shape(self) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+        """The required parameters, and those of their types that are JSON types."""
+        names = tuple(name for name in self.names if name in self._required)
+        return names, tuple(self._plain_kinds[name] for name in names if name in self._plain_kinds)
+
+    @cached_property
     def _extra_kind(self) -> Any:
         """The type of additional keyword arguments, if the handler takes `**kwargs`."""
         extra = next((n for n, p in self._parameters.items() if p.kind is p.VAR_KEYWORD), "")
@@ -211,13 +222,23 @@ class Arguments:
             raise self._misfit(f"needs {', '.join(map(repr, missing))}")
         return bound
 
+    def plain(self, named: dict[str, Any]) -> dict[str, Json] | None:
+        """bind() and encode() of arguments given by name, in order, of JSON types; None for all others."""
+        names, kinds = self._plain_shape
+        if tuple(named) == names and tuple(map(type, named.values())) == kinds:
+            return named.copy()
+        return None
+
     def encode(self, bound: Mapping[str, object]) -> dict[str, Json]:
         """Encode the arguments as JSON. Each is decoded again, so that the handler gets an equal value."""
-        return {name: self._encoded(name, value) for name, value in bound.items()}
+        plain, kinds = dict[str, Json](), self._plain_kinds
+        for name, value in bound.items():
+            plain[name] = value if kinds.get(name) is type(value) else self._encoded(name, value)
+        return plain
 
     def _encoded(self, name: str, value: object) -> Json:
         kind = self._kinds.get(name, self._extra_kind)
-        if kind is Any or (kind is type(value) and kind in _PLAIN):
+        if kind is Any or (kind is type(value) and kind in _PLAIN):  # the latter: one of **kwargs
             return value
         try:
             _strictly(value, kind)
@@ -347,6 +368,10 @@ def _is_same(value: Any, back: Any) -> bool:  # noqa: PLR0911
         return set(value) == back
     plain = back.value if isinstance(back, Enum) else back
     return not is_model(type(value)) and bool(_equal(value, plain) or (value != value and plain != plain))  # noqa: PLR0124
+
+
+def _is_plain(kind: Any) -> bool:
+    return isinstance(kind, type) and kind in _PLAIN
 
 
 def _equal(left: Any, right: Any) -> bool:

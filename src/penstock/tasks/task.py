@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import update_wrapper
+from functools import cached_property, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from penstock._async.api import AsyncApi
@@ -22,7 +22,7 @@ from penstock.values import Duration, flag, interval
 from .arguments import Arguments, inner_function
 from .derived_options import Tenant, Unique, tenant_of, unique_key_of
 from .handle import Handle
-from .hooks import EnqueueCall
+from .hooks import EnqueueCall, Middleware
 from .importable import check_importable
 from .options import CallOptions
 from .policy import LONGEST_TTL, Policy
@@ -40,6 +40,7 @@ Progress = Callable[[int], None]
 RESULT_SECONDS = 86_400
 # The parameter of a group's callback that gets the return values of the members.
 RESULTS = "results"
+NO_MIDDLEWARE = nullcontext()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class TaskCall:
 
     def member(self) -> GroupMember:
         """The call as a message of a group."""
-        with ExitStack() as stack:
-            call = self.bound._begin(stack, 1)
+        call = self.bound._call(1)
+        with self.bound._middleware(call):
             message = replace(self.bound._message(self.arguments), headers=call.headers)
         return GroupMember(self.task.needs, message)
 
@@ -97,6 +98,9 @@ class Task(Generic[P, R]):
         self.arguments = Arguments(function, name)
         self.tenant = tenant_of(tenant, self.arguments)
         self.unique_key = unique_key_of(unique, name, self.arguments)
+        # Whether options of a call depend on its arguments.
+        self.has_derived_options = callable(self.tenant) or self.unique_key is not None
+        self._bound = BoundTask(self, CallOptions(), None)
 
     @property
     def needs(self) -> QueueNeeds:
@@ -127,7 +131,7 @@ class Task(Generic[P, R]):
         ttl: counted from now; a computed one counts from the due time. dedup_key: refuses a second task while
         the first is not finished, and returns the id of the first.
         """
-        return BoundTask(self, CallOptions(), None).options(
+        return self._bound.options(
             delay=delay,
             deliver_after=deliver_after,
             priority=priority,
@@ -139,7 +143,7 @@ class Task(Generic[P, R]):
 
     def using(self, connection: object) -> BoundTask[P, R]:
         """The task in the caller's own transaction: of a connection, a session, or a penstock.Transaction."""
-        return BoundTask(self, CallOptions(), None).using(connection)
+        return self._bound.using(connection)
 
     def handle(self, message_id: int) -> Handle[R]:
         """The handle of a task that was enqueued before, perhaps by another process."""
@@ -147,11 +151,11 @@ class Task(Generic[P, R]):
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
-        return BoundTask(self, CallOptions(), None).enqueue(*args, **kwargs)
+        return self._bound.enqueue(*args, **kwargs)
 
     async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
-        return await BoundTask(self, CallOptions(), None).enqueue_async(*args, **kwargs)
+        return await self._bound.enqueue_async(*args, **kwargs)
 
     def enqueue_many(
         self, calls: Iterable[Any], *, progress: Progress | None = None, atomic: bool = False
@@ -160,7 +164,7 @@ class Task(Generic[P, R]):
 
         progress, atomic: as in Client.send_many().
         """
-        return BoundTask(self, CallOptions(), None).enqueue_many(calls, progress=progress, atomic=atomic)
+        return self._bound.enqueue_many(calls, progress=progress, atomic=atomic)
 
     async def enqueue_many_async(
         self,
@@ -170,12 +174,11 @@ class Task(Generic[P, R]):
         atomic: bool = False,
     ) -> list[Handle[R]]:
         """Enqueue any number of calls. See enqueue_many()."""
-        bound = BoundTask(self, CallOptions(), None)
-        return await bound.enqueue_many_async(calls, progress=progress, atomic=atomic)
+        return await self._bound.enqueue_many_async(calls, progress=progress, atomic=atomic)
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with these arguments, for a group."""
-        return BoundTask(self, CallOptions(), None).call(*args, **kwargs)
+        return self._bound.call(*args, **kwargs)
 
 
 class BoundTask(Generic[P, R]):
@@ -210,38 +213,61 @@ class BoundTask(Generic[P, R]):
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
-        message = self._message(self.task.arguments.bind(args, kwargs))
-        with self._told(), ExitStack() as stack:
-            call = self._begin(stack, 1)
-            sender = Enqueuing(self._api(), self.task.app.declared)
-            found = sender.send(self.task.needs, message.payload, _said(message, call.headers))
-            call.message_ids.append(found)
+        payload, options = self._single(args, kwargs)
+        try:
+            if not self.task.app.middleware:
+                return Handle(self.task, self._send(payload, options, self._headers()))
+            call = self._call(1)
+            with self._middleware(call):
+                found = self._send(payload, options, call.headers)
+                call.message_ids.append(found)
+        except PayloadInvalid as exc:
+            raise self._refused(exc) from exc
         return Handle(self.task, found)
+
+    def _send(self, payload: Any, options: dict[str, Any], headers: Mapping[str, Any]) -> int:
+        options["headers"] = headers
+        return Enqueuing(self._api(), self.task.app.declared).send(self.task.needs, payload, options)
 
     async def enqueue_async(self, /, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Enqueue one call; a worker runs it. Arguments are checked here."""
-        message = self._message(self.task.arguments.bind(args, kwargs))
-        with self._told(), ExitStack() as stack:
-            call = self._begin(stack, 1)
-            sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
-            found = await sender.send(self.task.needs, message.payload, _said(message, call.headers))
-            call.message_ids.append(found)
+        payload, options = self._single(args, kwargs)
+        try:
+            if not self.task.app.middleware:
+                return Handle(self.task, await self._send_async(payload, options, self._headers()))
+            call = self._call(1)
+            with self._middleware(call):
+                found = await self._send_async(payload, options, call.headers)
+                call.message_ids.append(found)
+        except PayloadInvalid as exc:
+            raise self._refused(exc) from exc
         return Handle(self.task, found)
+
+    def _send_async(
+        self, payload: Any, options: dict[str, Any], headers: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, int]:
+        options["headers"] = headers
+        sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
+        return sender.send(self.task.needs, payload, options)
 
     def enqueue_many(
         self, calls: Iterable[Any], *, progress: Progress | None = None, atomic: bool = False
     ) -> list[Handle[R]]:
         """Enqueue any number of calls. See Task.enqueue_many()."""
-        with self._told(), ExitStack() as stack:
-            call = self._begin(stack, len(calls) if isinstance(calls, list | tuple) else None)
-            call.message_ids[:] = Enqueuing(self._api(), self.task.app.declared).send_many(
-                self.task.needs,
-                (lambda: self._many(calls)) if isinstance(calls, list | tuple) else self._many(calls),
-                self._common(call.headers),
-                progress=progress,
-                atomic=atomic,
-            )
-        return [Handle(self.task, found) for found in call.message_ids]
+        task = self.task
+        call = self._call(len(calls) if isinstance(calls, list | tuple) else None)
+        try:
+            with self._middleware(call):
+                call.message_ids[:] = Enqueuing(self._api(), task.app.declared).send_many(
+                    task.needs,
+                    (lambda: self._many(calls)) if isinstance(calls, list | tuple) else self._many(calls),
+                    {**self._common(), "headers": call.headers},
+                    progress=progress,
+                    atomic=atomic,
+                )
+        except PayloadInvalid as exc:
+            raise self._refused(exc) from exc
+        return [Handle(task, found) for found in call.message_ids]
 
     async def enqueue_many_async(
         self,
@@ -251,16 +277,21 @@ class BoundTask(Generic[P, R]):
         atomic: bool = False,
     ) -> list[Handle[R]]:
         """Enqueue any number of calls. See Task.enqueue_many()."""
-        with self._told(), ExitStack() as stack:
-            call = self._begin(stack, len(calls) if isinstance(calls, list | tuple) else None)
-            sender = AsyncEnqueuing(self._async_api(), self.task.app.declared)
-            many: Any = (lambda: self._many(calls)) if isinstance(calls, list | tuple) else None
-            if many is None:
-                many = self._many_async(calls) if isinstance(calls, AsyncIterable) else self._many(calls)
-            call.message_ids[:] = await sender.send_many(
-                self.task.needs, many, self._common(call.headers), progress=progress, atomic=atomic
-            )
-        return [Handle(self.task, found) for found in call.message_ids]
+        task = self.task
+        call = self._call(len(calls) if isinstance(calls, list | tuple) else None)
+        try:
+            with self._middleware(call):
+                sender = AsyncEnqueuing(self._async_api(), task.app.declared)
+                many: Any = (lambda: self._many(calls)) if isinstance(calls, list | tuple) else None
+                if many is None:
+                    many = self._many_async(calls) if isinstance(calls, AsyncIterable) else self._many(calls)
+                options = {**self._common(), "headers": call.headers}
+                call.message_ids[:] = await sender.send_many(
+                    task.needs, many, options, progress=progress, atomic=atomic
+                )
+        except PayloadInvalid as exc:
+            raise self._refused(exc) from exc
+        return [Handle(task, found) for found in call.message_ids]
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskCall:
         """The task with these options and arguments, for a group."""
@@ -269,15 +300,11 @@ class BoundTask(Generic[P, R]):
 
     # How a call becomes a message
 
-    @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Report a payload that does not fit as an argument of this task."""
-        try:
-            yield
-        except PayloadInvalid as exc:
-            told = PayloadInvalid(f"task {self.task.name!r}: {exc}")
-            told.published = exc.published
-            raise told from exc
+    def _refused(self, exc: PayloadInvalid) -> PayloadInvalid:
+        """The error for a payload that does not fit, as an argument of this task."""
+        refused = PayloadInvalid(f"task {self.task.name!r}: {exc}")
+        refused.published = exc.published
+        return refused
 
     def _api(self) -> Api:
         if self._connection is None:
@@ -312,31 +339,42 @@ class BoundTask(Generic[P, R]):
             return exc
         return UnsupportedConnection(str(exc), hint=("await " if is_async else "") + self._other(is_async))
 
-    def _begin(self, stack: ExitStack, count: int | None) -> EnqueueCall:
-        """Enter the middleware around a call."""
-        call = EnqueueCall(self.task.name, self.task.queue, self._headers(), count)
-        for middleware in self.task.app.middleware:
-            stack.enter_context(middleware.enqueue(call))
-        return call
+    def _call(self, count: int | None) -> EnqueueCall:
+        """The call, as the middleware gets it."""
+        return EnqueueCall(self.task.name, self.task.queue, self._headers(), count)
+
+    def _middleware(self, call: EnqueueCall) -> AbstractContextManager[None]:
+        """The block of the middleware around a call."""
+        middleware = self.task.app.middleware
+        return _entered(middleware, call) if middleware else NO_MIDDLEWARE
 
     def _headers(self) -> dict[str, Any]:
         return {**(self._options.headers or {}), "task": self.task.name}
 
-    def _common(self, headers: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that all messages share."""
+    def _common(self) -> dict[str, Any]:
+        """The options that all messages share, but for the headers."""
+        if self._options.deliver_after is None:
+            return self._common_once
+        return self._make_common()
+
+    @cached_property
+    def _common_once(self) -> dict[str, Any]:
+        return self._make_common()
+
+    def _make_common(self) -> dict[str, Any]:
         options, task = self._options, self.task
         tenant = options.tenant
         if tenant is None and isinstance(task.tenant, str):
             tenant = task.tenant
-        return {
+        common = {
             "delay": options.delay,
             "deliver_after": options.deliver_after,
             "priority": options.priority if options.priority is not None else task.priority,
             "tenant": tenant,
             "ttl": self._ttl(),
             "dedup_key": options.dedup_key,
-            "headers": headers,
         }
+        return {name: value for name, value in common.items() if value is not None}
 
     def _ttl(self) -> float | None:
         """As given for the call or the task; else the time of all attempts, counted from the due time."""
@@ -350,20 +388,31 @@ class BoundTask(Generic[P, R]):
             later = max(0.0, (options.deliver_after - datetime.now(UTC)).total_seconds())
         return min(policy.ttl + later, LONGEST_TTL)
 
+    def _single(
+        self, positional: Sequence[object], named: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The payload of one call, and its options but for the headers."""
+        task = self.task
+        if not task.has_derived_options:
+            payload = None if positional else task.arguments.plain(named)
+            if payload is None:
+                payload = task.arguments.encode(task.arguments.bind(positional, named))
+            return payload, self._common().copy()
+        return self._derived(task.arguments.bind(positional, named))
+
+    def _derived(self, arguments: Mapping[str, object]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The same for arguments that are bound, and that options may depend on."""
+        payload, options = self.task.arguments.encode(arguments), self._common().copy()
+        if (tenant := self._tenant(arguments)) is not None:
+            options["tenant"] = tenant
+        if (key := self._key(arguments)) is not None:
+            options["dedup_key"] = key
+        return payload, options
+
     def _message(self, arguments: Mapping[str, object]) -> NewMessage:
         """One call as a message with all its options."""
-        payload = self.task.arguments.encode(arguments)
-        common = self._common(self._headers())
-        return NewMessage(
-            payload,
-            delay=common["delay"],
-            deliver_after=common["deliver_after"],
-            priority=common["priority"],
-            tenant=self._tenant(arguments),
-            headers=common["headers"],
-            ttl=common["ttl"],
-            dedup_key=self._key(arguments),
-        )
+        payload, options = self._derived(arguments)
+        return NewMessage(payload, headers=self._headers(), **options)
 
     def _tenant(self, arguments: Mapping[str, object]) -> str | None:
         if self._options.tenant is not None:
@@ -388,6 +437,12 @@ class BoundTask(Generic[P, R]):
 
     def _one_of_many(self, call: Any) -> Any:
         task = self.task
+        if (
+            type(call) is dict
+            and not task.has_derived_options
+            and (plain := task.arguments.plain(call)) is not None
+        ):
+            return plain
         if isinstance(call, Mapping):
             arguments = task.arguments.bind((), call)
         elif isinstance(call, tuple):
@@ -405,17 +460,12 @@ class BoundTask(Generic[P, R]):
         return NewMessage(payload, tenant=tenant, dedup_key=key)
 
 
-def _said(message: NewMessage, headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of one message, as send() takes them."""
-    return {
-        "delay": message.delay,
-        "deliver_after": message.deliver_after,
-        "priority": message.priority,
-        "tenant": message.tenant,
-        "ttl": message.ttl,
-        "dedup_key": message.dedup_key,
-        "headers": headers,
-    }
+@contextmanager
+def _entered(middleware: Iterable[Middleware], call: EnqueueCall) -> Iterator[None]:
+    with ExitStack() as stack:
+        for one in middleware:
+            stack.enter_context(one.enqueue(call))
+        yield
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

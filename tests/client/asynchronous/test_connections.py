@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -57,6 +58,33 @@ async def test_so_many_connections_and_no_more(database18: str) -> None:
                 await client.list_queues()
         assert "max_connections" in (caught.value.hint or "")
         assert await client.list_queues() == []
+
+
+async def test_a_call_is_one_round_trip(database18: str, tmp_path: Path) -> None:
+    """Of a prepared statement, without a transaction around it."""
+    async with AsyncClient(database18) as client:
+        await client.create_topic("t")
+        await client.create_queue("q", topic="t")
+
+        async def four_calls() -> None:
+            await client.send("q", {"a": 1}, headers={"b": "c"})
+            await client.publish("t", {"a": 1})
+            message = await client.consume_one("q")
+            assert message is not None
+            await message.ack()
+
+        for _ in range(3):
+            await four_calls()
+        async with client.transaction() as transaction:
+            pgconn = transaction.connection.pgconn  # of the connection that is used next
+        trace = tmp_path / "trace"
+        with trace.open("w") as file:
+            pgconn.trace(file.fileno())
+            await four_calls()
+            pgconn.untrace()
+    # Of each line: the time, who sent it, how many bytes, and which message it is.
+    sent = [line.split("\t")[3] for line in trace.read_text().splitlines() if line.split("\t")[1] == "F"]
+    assert sent == ["Bind", "Describe", "Execute", "Sync"] * 4
 
 
 async def test_a_waiting_caller_gets_the_connection_that_comes_back(database18: str) -> None:

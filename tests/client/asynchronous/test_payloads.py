@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from penstock import AsyncClient, AsyncMessage, NewMessage, PayloadInvalid, PayloadTooLarge
+from penstock.payloads import encode, encode_all
 from tests.client.models import AT, INSTANCES, NUMBER, Aliased, Line, Model, Money, Order, Row, Typed, Zipped
 from tests.sql.engine import Engine
 
@@ -68,6 +69,37 @@ async def test_all_that_json_can_hold(
         assert alike(payload, message.payload)
         assert alike(headers, message.headers)
     await client.ack_many(messages)
+
+
+@SETTINGS
+@given(payloads=st.lists(JSON, min_size=1, max_size=5))
+async def test_many_in_one_step_are_what_they_are_one_by_one(payloads: list[Any]) -> None:
+    together = encode_all(payloads, 1_000_000)
+    one_by_one = ",".join(str(encode(payload)) for payload in payloads)
+    assert together in (None, f"[{one_by_one}]")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        math.inf,
+        1e300,
+        {1: 2},
+        b"x",
+        [b"x"],
+        AT,
+        Line("a", 1),
+        NewMessage(1),
+        "\0",
+        "\\u0000",
+        "\ud800",
+    ],
+    ids=repr,
+)
+async def test_what_is_not_plain_is_encoded_one_by_one(payload: Any) -> None:
+    assert encode_all([1, {"a": [1.5, None]}], 1000) == '[1,{"a":[1.5,null]}]'
+    assert encode_all([1, {"a": [1.5, None]}], 10) is None, "of more bytes than fit"
+    assert encode_all([1, payload], 1000) is None
 
 
 @SETTINGS

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -59,6 +60,33 @@ def test_so_many_connections_and_no_more(database18: str) -> None:
                 client.list_queues()
         assert "max_connections" in (caught.value.hint or "")
         assert client.list_queues() == []
+
+
+def test_a_call_is_one_round_trip(database18: str, tmp_path: Path) -> None:
+    """Of a prepared statement, without a transaction around it."""
+    with Client(database18) as client:
+        client.create_topic("t")
+        client.create_queue("q", topic="t")
+
+        def four_calls() -> None:
+            client.send("q", {"a": 1}, headers={"b": "c"})
+            client.publish("t", {"a": 1})
+            message = client.consume_one("q")
+            assert message is not None
+            message.ack()
+
+        for _ in range(3):
+            four_calls()
+        with client.transaction() as transaction:
+            pgconn = transaction.connection.pgconn  # of the connection that is used next
+        trace = tmp_path / "trace"
+        with trace.open("w") as file:
+            pgconn.trace(file.fileno())
+            four_calls()
+            pgconn.untrace()
+    # Of each line: the time, who sent it, how many bytes, and which message it is.
+    sent = [line.split("\t")[3] for line in trace.read_text().splitlines() if line.split("\t")[1] == "F"]
+    assert sent == ["Bind", "Describe", "Execute", "Sync"] * 4
 
 
 def test_a_waiting_caller_gets_the_connection_that_comes_back(database18: str) -> None:
