@@ -169,12 +169,14 @@ declare
     with_lines int[] := '{}';
     results penstock.maintenance_result[] := '{}';
     most int := 100;
+    reached int;
     first int := (random() * cardinality(queue_ids))::int;
     todo int[] := queue_ids[first + 1:] || queue_ids[:first];
 begin
     loop
+        reached := 0;
         for queue in
-            select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_waiting
+            select t.n, q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_waiting
             from unnest(todo) with ordinality t(id, n)
             cross join lateral (select q.* from penstock.queues q where q.id = t.id) q
             order by t.n
@@ -187,6 +189,7 @@ begin
             select * into swept from penstock._sweep(
                 queue.id, queue.name, queue.notify, queue.has_waiting, most, until
             );
+            reached := queue.n;
             results := results || swept.results;
             if not swept.is_done then
                 unfinished := unfinished || queue.id;
@@ -200,6 +203,9 @@ begin
         unfinished := '{}';
         most := 1000;
     end loop;
+    if reached < cardinality(todo) and clock_timestamp() > until then
+        unfinished := unfinished || todo[reached + 1:];
+    end if;
     return query
     select r.action, r.queue_name, sum(r.affected)::bigint
     from unnest(results) with ordinality r(action, queue_name, affected, n)
@@ -213,8 +219,11 @@ comment on function penstock._sweep_all is
 
 -- Up to 500 queues are examined by each call. Beyond, a call examines a slice of at least 500. The slices take turns
 -- by a sequence, which leaves no dead rows. A caller with queues of its own leaves the slice out if another call
--- examined one less than half a second ago: so many workers cost about as much as one.
-create or replace function penstock._queues_to_examine(queue_names text[], out own int[], out others int[])
+-- examined one less than half a second ago: so many workers cost about as much as one. Of more than 500 own queues,
+-- the call examines 500 from a random one on: their consumers sweep them, too.
+create or replace function penstock._queues_to_examine(
+    queue_names text[], out own int[], out others int[], out turn bigint
+)
 language plpgsql
 as $$
 declare
@@ -222,11 +231,15 @@ declare
     few constant int := 50;
     ids int[];
     n int;
-    turn int;
+    nth int;
     slices int;
     elapsed bigint;
 begin
     own := array(select q.id from penstock.queues q where q.name = any(queue_names) order by q.id);
+    if cardinality(own) > slice then
+        nth := (random() * (cardinality(own) - 1))::int;
+        own := (own[nth + 1:] || own[:nth])[:slice];
+    end if;
     others := '{}';
     if queue_names is not null
         and (select q.id from penstock.queues q order by q.id offset few limit 1) is not null then
@@ -241,14 +254,16 @@ begin
     n := cardinality(ids);
     if n > slice then
         slices := (n + slice - 1) / slice;
-        turn := nextval('penstock.examined_slices') % slices;
-        ids := ids[n::bigint * turn / slices + 1:n::bigint * (turn + 1) / slices];
+        turn := nextval('penstock.examined_slices');
+        nth := turn % slices;
+        ids := ids[n::bigint * nth / slices + 1:n::bigint * (nth + 1) / slices];
     end if;
     others := array(select i from unnest(ids) i where i <> all(own));
 end
 $$;
 comment on function penstock._queues_to_examine is
-    'Which queues a call of maintain() examines: those of the caller, and the next slice of the others.';
+    'Which queues a call of maintain() examines: those of the caller, and the next slice of the others. turn: the '
+    'number of the slice; null if it has all queues.';
 
 -- One statement for all queues, because most queues have nothing to do. The columns are evaluated from left to right.
 -- Work is due if a probe of _due() would find something. A floor is low if the first live row is above it. If a
@@ -386,7 +401,6 @@ comment on function penstock._examine is
 -- The lock order: either the tables of done, or the queue locks of floors by queue id; then everything else.
 -- maintain() waits for only one of the two in a call, for a moment, before it locks anything else.
 -- After such a wait the rest of the call is brief: other sessions wait for these locks until commit.
-drop function if exists penstock.maintain();
 create or replace function penstock.maintain(
     queue_names text[] default null
 ) returns setof penstock.maintenance_result
@@ -404,6 +418,8 @@ declare
     upkeep record;
     is_brief boolean := false;
     waits boolean := true;
+    is_unfinished boolean := false;
+    result penstock.maintenance_result;
 begin
     perform penstock._require_read_committed('maintain');
     if not pg_try_advisory_xact_lock(1346719315, -1) then
@@ -462,14 +478,23 @@ begin
         -- A deletion takes about a millisecond and many locks.
         if clock_timestamp() > floors_started + interval '100 ms' then
             return next ('unfinished', null, 1)::penstock.maintenance_result;
+            is_unfinished := true;
             exit;
         end if;
     end loop;
     if work.due is not null then
-        return query select *
-        from penstock._sweep_all(
-            work.due, clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end
-        );
+        for result in
+            select * from penstock._sweep_all(
+                work.due, clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end
+            )
+        loop
+            return next result;
+            is_unfinished := is_unfinished or result.action = 'unfinished';
+        end loop;
+    end if;
+    -- Every second call or so returns to a slice with more work. The calls between them go on to the next slice.
+    if is_unfinished and chosen.turn is not null and random() < 0.5 then
+        perform setval('penstock.examined_slices', chosen.turn, false);
     end if;
     if progress.done_at is not null then
         select * into upkeep
@@ -490,7 +515,7 @@ begin
 end
 $$;
 comment on function penstock.maintain is
-    'Does the due work of queues: promotes delayed messages, ends leases that ran out, expires messages, raises '
-    'floors, deletes ended exclusive queues, applies retention. Examines queue_names at once, and others in turn: up '
-    'to 500 in each call. Returns the work done. A call takes at most about 0.2 seconds; if a row says unfinished, '
-    'call again at once. Call it a few times a second, in its own transaction.';
+    'Does what is due: promotes delayed messages, ends leases that ran out, expires messages, raises floors, deletes '
+    'ended exclusive queues, applies retention. Examines queue_names and the next 500 queues. Returns the work done. '
+    'A call takes at most 0.2 seconds or so; if a row says unfinished, call again at once. Call it a few times a '
+    'second, in its own transaction.';
