@@ -64,6 +64,8 @@ def test_idle_queues(connect18: Connect) -> None:
     busiest = max((session.observe("select * from penstock.maintain()") for _ in range(3)), key=_blocks)
     assert len(busiest.statements) < 120
     assert busiest.blocks < 2 * 500 * 100
+    # The queue of a callback is found by its key.
+    assert maintain(session, "select penstock.create_group(3, 'q7', '{}', '{}')").blocks < 200
     statistics = maintain(session, "select * from penstock.get_queue_statistics()")
     assert len(statistics.statements) < 10
     assert statistics.blocks < MANY * 50

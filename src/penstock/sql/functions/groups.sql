@@ -6,9 +6,10 @@ create or replace function penstock._check_send(
 language plpgsql
 as $$
 declare
-    payload_limit int;
+    -- Not in the condition: there it would be called for each queue.
+    queue int := penstock._queue_id(queue_name, 'publish');
+    payload_limit int := (select q.max_payload_bytes from penstock.queues q where q.id = queue);
 begin
-    select q.max_payload_bytes into payload_limit from penstock.queues q where q.id = penstock._queue_id(queue_name, 'publish');
     if payload is null then
         perform penstock._invalid('no payload given: null', 'JSON null is written ''null''::jsonb.');
     end if;
