@@ -134,6 +134,8 @@ def test_the_queues_of_the_caller_are_examined_at_once(
         expected = prepare(engine18, queue)
     clock18.advance(10)
     done = {row.queue_name for row in engine18.rows("maintain", ["q1"]) if row.action == expected}
+    # One for each slice; but queues that were made anew have ids next to each other.
+    assert len(done) <= 1 or prepare is keep_alive
     for queue in queues:
         rows = engine18.rows("maintain", ["no such queue", queue, "q1"])
         done |= {row.queue_name for row in rows if row.action == expected}
