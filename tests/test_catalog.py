@@ -196,7 +196,7 @@ SIGNATURES = {
     "cleanup_expired_exclusive_queues": ("", "int8"),
     "purge_queue": ("queue_name text", "int8"),
     "purge_all_messages": ("", "void"),
-    "maintain": ("", "setof (action, queue_name, affected)"),
+    "maintain": ("queue_names text[] = NULL", "setof (action, queue_name, affected)"),
     "raise_floor": ("queue_name text", "bool"),
     "channel": ("queue_name text", "text"),
     "clock": ("", "timestamptz"),

@@ -178,7 +178,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "cleanup_queue_messages": {"queue_name": TEXT},
     "cleanup_topic_messages": {"topic_name": TEXT},
     "cleanup_expired_exclusive_queues": {},
-    "maintain": {},
+    "maintain": {"queue_names": TEXTS},
     "raise_floor": {"queue_name": TEXT},
     "clock": {},
     "channel": {"queue_name": TEXT},

@@ -386,9 +386,12 @@ def test_floor_never_sinks(own_spec: Spec) -> None:
     )
     a, b = queues(own_spec), own_spec.session()
     # Maintenance leaves this floor to us: whether it finds one low depends on how long it took to look.
+    a.run("alter function penstock._examine rename to _examine_all")
     a.run(
-        "create or replace function penstock._low_floors(most int) returns int[]"
-        " language sql as $$ select null::int[] $$"
+        "create function penstock._examine(queue_ids int[], now timestamptz)"
+        " returns table (queue_id int, tick bigint, has_ended boolean, is_due boolean, is_low boolean)"
+        " language sql as $$ select e.queue_id, e.tick, e.has_ended, e.is_due, false"
+        " from penstock._examine_all(queue_ids, now) e $$"
     )
     (due,) = a.run("select penstock.clock() + interval '30 seconds'")[0]
     a.maintain()

@@ -206,6 +206,95 @@ def test_maintain_removes_results_that_came_too_late(queues: Engine, clock: Cloc
     assert queues.query("select group_id from penstock.group_results") == [(other,)]
 
 
+def later(engine: Engine, clock: Clock) -> dict[str, int]:
+    """What maintain() does once a minute."""
+    clock.advance(61)
+    return engine.maintain_all()
+
+
+def test_maintain_finishes_one_among_many(queues: Engine, clock: Clock) -> None:
+    queues.maintain_all()
+    query = "select count(penstock.create_group(3, 'then', '{}', '{}')) from generate_series(1, 2500)"
+    queues.query(query)
+    group, ids = start(queues, 4)
+    queues.query(query)
+    done(queues, group, ids, [0, 1, 2, 3])
+    clock.advance(61)
+    finished = sum(queues.maintain().get("groups finished", 0) for _ in range(12))
+    assert finished == 1
+    assert callbacks(queues) != []
+
+
+def test_maintain_remembers_which_member_is_missing(queues: Engine, clock: Clock) -> None:
+    queues.maintain_all()
+    group, ids = start(queues, 6)
+
+    def missing() -> int:
+        later(queues, clock)
+        ((position,),) = queues.query("select missing from penstock.groups where id = %s", group)
+        assert isinstance(position, int)
+        return position
+
+    assert missing() == 5
+    done(queues, group, [ids[0]], [0])
+    assert missing() == 5
+    done(queues, group, ids[3:], [3, 4, 5])
+    assert missing() == 2
+    done(queues, group, [ids[1]], [1])
+    assert finish(queues, group) == []
+    assert missing() == 2
+    done(queues, group, [ids[2]], [2])
+    assert later(queues, clock)["groups finished"] == 1
+    assert queues.count("groups") == queues.count("group_results") == 0
+
+
+def test_maintain_finishes_a_group_later_if_its_callback_could_not_be_sent(
+    queues: Engine, clock: Clock
+) -> None:
+    queues.maintain_all()
+    group, ids = start(queues, 3)
+    done(queues, group, ids, [0, 1, 2])
+    queues.value("delete_queue", "then")
+    assert "groups finished" not in later(queues, clock)
+    assert queues.count("groups") == 1
+    queues.queue("then")
+    assert later(queues, clock)["groups finished"] == 1
+
+
+def test_a_group_of_many_members_is_finished_over_several_minutes(queues: Engine, clock: Clock) -> None:
+    """A call reads 10,000 results of a group at most."""
+    queues.maintain_all()
+    group = queues.value("create_group", 25_000, "then", {}, {})
+    queues.query(
+        """with added as (
+            insert into penstock.group_results (group_id, position, message_id)
+            select %s, n, n from generate_series(0, 24999) n returning 1
+        ) select count(*) from added""",
+        group,
+    )
+    finished = [later(queues, clock).get("groups finished", 0) for _ in range(3)]
+    assert finished == [0, 0, 1]
+
+
+def test_maintain_removes_late_results_before_between_and_after_groups(queues: Engine, clock: Clock) -> None:
+    queues.maintain_all()
+    groups = [queues.value("create_group", 3, "then", {}, {}) for _ in range(7)]
+    queues.query(
+        """with added as (
+            insert into penstock.group_results (group_id, position, message_id)
+            select g, p, p from unnest(%s::bigint[]) g, generate_series(0, 1) p returning 1
+        ) select count(*) from added""",
+        groups,
+    )
+    for n in (0, 2, 3, 6):
+        queues.query(
+            "with gone as (delete from penstock.groups where id = %s returning 1) select from gone", groups[n]
+        )
+    assert later(queues, clock)["group results removed"] == 8
+    kept = queues.query("select distinct group_id from penstock.group_results order by 1")
+    assert [each for (each,) in kept] == [groups[n] for n in (1, 4, 5)]
+
+
 def test_a_group_is_made_with_its_members_or_not_at_all(queues: Engine, sql: Sql) -> None:
     with sql.transaction(force_rollback=True):
         start(queues, 2)

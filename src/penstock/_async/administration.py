@@ -246,9 +246,12 @@ class AsyncAdministration(AsyncCallRunner):
 
     # Maintenance and others
 
-    async def maintain(self) -> list[MaintenanceResult]:
-        """Do the maintenance that is due; a consuming client calls this by itself."""
-        return await self._run(calls.maintain())
+    async def maintain(self, queue_names: Sequence[str] | None = None) -> list[MaintenanceResult]:
+        """Do the maintenance that is due; a consuming client calls this by itself.
+
+        queue_names: the queues to examine at once, among more than 500. The others take turns.
+        """
+        return await self._run(calls.maintain(queue_names))
 
     async def raise_floor(self, queue_name: str) -> bool:
         """Raise the floor of a queue now; maintain() calls this by itself."""

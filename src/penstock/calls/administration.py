@@ -341,8 +341,9 @@ def cleanup_expired_exclusive_queues() -> Call[int]:
 # Maintenance and others
 
 
-def maintain() -> Call[list[MaintenanceResult]]:
-    return call("maintain", rows.MAINTENANCE_RESULT.read, rows.MAINTENANCE_RESULT.sql)
+def maintain(queue_names: Sequence[str] | None = None) -> Call[list[MaintenanceResult]]:
+    result = rows.MAINTENANCE_RESULT
+    return call("maintain", result.read, result.sql, queue_names=queue_names)
 
 
 def raise_floor(queue_name: str) -> Call[bool]:

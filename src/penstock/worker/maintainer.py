@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock._async.maintenance import AsyncMaintenanceLoop
@@ -16,11 +18,15 @@ CLAIMS = 5000
 
 
 class Maintainer:
-    """Runs the maintenance loop, and wakes it after many claims."""
+    """Runs the maintenance loop, and wakes it after many claims.
 
-    def __init__(self, client: AsyncClient, leases: Leases) -> None:
+    queue_names: the queues of the worker. maintain() examines them in each call, and other queues in turn.
+    """
+
+    def __init__(self, client: AsyncClient, leases: Leases, *, queue_names: Sequence[str]) -> None:
         self._client = client
         self._leases = leases
+        self._queue_names = queue_names
         self._loop = AsyncMaintenanceLoop(self._maintain)
         self._claimed = 0
 
@@ -42,5 +48,5 @@ class Maintainer:
         self._claimed = 0
         # maintain() takes messages away from consumers whose leases are over: it must not find ours.
         await self._leases.catch_up()
-        timed = await self._client.internals.attempt(calls.maintain())
+        timed = await self._client.internals.attempt(calls.maintain(self._queue_names))
         return timed.result

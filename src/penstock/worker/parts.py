@@ -90,7 +90,7 @@ class Parts:
             processes=options.processes,
             logs=logs_failures(app),
         )
-        contact, maintainer = Contact(claims), Maintainer(client, leases)
+        contact, maintainer = Contact(claims), Maintainer(client, leases, queue_names=options.queue_names)
         fetcher = Fetcher(
             client=client,
             claims=claims,

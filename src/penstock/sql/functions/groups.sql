@@ -6,9 +6,10 @@ create or replace function penstock._check_send(
 language plpgsql
 as $$
 declare
-    payload_limit int;
+    -- Not in the condition: there it would be called for each queue.
+    queue int := penstock._queue_id(queue_name, 'publish');
+    payload_limit int := (select q.max_payload_bytes from penstock.queues q where q.id = queue);
 begin
-    select q.max_payload_bytes into payload_limit from penstock.queues q where q.id = penstock._queue_id(queue_name, 'publish');
     if payload is null then
         perform penstock._invalid('no payload given: null', 'JSON null is written ''null''::jsonb.');
     end if;
@@ -72,10 +73,11 @@ begin
     if with_results and jsonb_typeof(callback_payload) <> 'object' then
         perform penstock._invalid(format('callback_payload must be an object where results are added to it, not %s', jsonb_typeof(callback_payload)));
     end if;
-    insert into penstock.groups (total, created_at, callback_queue, callback_payload, callback_headers, priority, tenant, ttl_seconds, with_results)
+    insert into penstock.groups (total, created_at, callback_queue, callback_payload, callback_headers, priority, tenant, ttl_seconds, with_results, missing)
     values (
         create_group.total, penstock.clock(), create_group.callback_queue, create_group.callback_payload, create_group.callback_headers,
-        create_group.priority, create_group.tenant, create_group.ttl_seconds, create_group.with_results
+        create_group.priority, create_group.tenant, create_group.ttl_seconds, create_group.with_results,
+        create_group.total - 1
     )
     returning id into group_id;
     return group_id;
@@ -86,13 +88,18 @@ comment on function penstock.create_group is
     'members with this id and their positions (from 0). with_results adds a field "results" to the callback''s '
     'payload: the members'' results by position. Send the members in the same transaction.';
 
--- Checks 32 members before it counts all, because most calls come long before the group is complete. Members finish
--- roughly in order, so it checks the last 16 members and 16 spread over the rest.
-create or replace function penstock._is_complete(group_id bigint, total int) returns boolean
+-- Checks 33 members before it counts all, because most calls come long before the group is complete. Members finish
+-- roughly in order, so it checks the last 16 members and 16 spread over the rest. The first is the one that was not
+-- done when maintain() examined the group.
+create or replace function penstock._is_complete(group_id bigint, total int, missing int) returns boolean
 language plpgsql
 as $$
 #variable_conflict use_variable
 begin
+    if missing >= 0
+        and not exists (select from penstock.group_results r where r.group_id = group_id and r.position = missing) then
+        return false;
+    end if;
     for i in 0..31 loop
         if not exists (
             select from penstock.group_results r
@@ -119,7 +126,7 @@ declare
 begin
     for complete in
         select g.* from penstock.groups g
-        where g.id = any(coalesce(group_ids, array(select x.id from penstock.groups x))) and penstock._is_complete(g.id, g.total)
+        where g.id = any(coalesce(group_ids, array(select x.id from penstock.groups x))) and penstock._is_complete(g.id, g.total, g.missing)
         order by (select q.id from penstock.queues q where q.name = g.callback_queue), g.id
         for update of g skip locked
     loop
@@ -195,25 +202,123 @@ comment on function penstock.delete_group is
     'Deletes a group: its callback is not sent, its members are not changed. Returns false if the group does not '
     'exist.';
 
--- Removes results that were committed while their group was being deleted. A group is committed before its results, so
--- a group that is not visible has been removed.
-create or replace function penstock._forget_group_results() returns bigint
+-- Walks down from the member that was missing before: all above it are done. So all walks of a group together read
+-- each result once. A walk stops after 10,000 results.
+create or replace function penstock._missing_member(group_id bigint, missing int) returns int
 language plpgsql
 as $$
+#variable_conflict use_variable
 declare
-    candidate bigint := 0;
+    found_at int;
+begin
+    for found_at in
+        select r.position from penstock.group_results r where r.group_id = group_id and r.position <= missing
+        order by r.position desc limit 10000
+    loop
+        exit when found_at < missing;
+        missing := missing - 1;
+    end loop;
+    return missing;
+end
+$$;
+comment on function penstock._missing_member is
+    'The position below which members of a group may be missing; -1 if all are done.';
+
+-- One probe for each group, for some milliseconds. Groups come in the order of their ids, after after_group.
+-- last_group is null if all groups were examined.
+create or replace function penstock._examine_groups(
+    after_group bigint, out last_group bigint, out finished bigint, out removed bigint
+)
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    slice constant int := 1000;
+    until timestamptz := clock_timestamp() + interval '5 ms';
+    ids bigint[];
+    moved record;
+    complete bigint[];
+    now_missing int;
+    n bigint;
+begin
+    finished := 0;
+    removed := 0;
+    last_group := after_group;
+    loop
+        ids := array(select g.id from penstock.groups g where g.id > last_group order by g.id limit slice);
+        complete := '{}';
+        for moved in
+            select g.id, g.missing
+            from unnest(ids) i(id)
+            cross join lateral (select g.id, g.missing from penstock.groups g where g.id = i.id) g
+            where g.missing < 0 or exists (
+                select from penstock.group_results r where r.group_id = g.id and r.position = g.missing
+            )
+        loop
+            now_missing := penstock._missing_member(moved.id, moved.missing);
+            if now_missing < 0 then
+                complete := complete || moved.id;
+            end if;
+            if now_missing < moved.missing then
+                perform from penstock.groups g where g.id = moved.id for no key update skip locked;
+                if found then
+                    update penstock.groups g set missing = now_missing where g.id = moved.id;
+                end if;
+            end if;
+        end loop;
+        if complete <> '{}' then
+            select count(*) into n from penstock._finish_groups(complete, false);
+            finished := finished + n;
+        end if;
+        removed := removed + penstock._forget_group_results(
+            last_group || ids || case when cardinality(ids) < slice then 9223372036854775807 end
+        );
+        last_group := case when cardinality(ids) = slice then ids[slice] end;
+        exit when last_group is null or clock_timestamp() > until;
+    end loop;
+end
+$$;
+comment on function penstock._examine_groups is
+    'Finishes groups that no worker has finished, and removes results of groups that no longer exist.';
+
+-- Removes results that were committed while their group was being deleted. A group is committed before its results, so
+-- a group that is not visible has been removed.
+create or replace function penstock._forget_group_results(groups bigint[]) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    candidate bigint;
+    gap record;
     n bigint;
     removed bigint := 0;
 begin
+    groups := array_remove(groups, null);
+    for gap in
+        select b.before, b.first, b.until
+        from (
+            select b.id as before, b.until, (
+                select r.group_id from penstock.group_results r where r.group_id > b.id and r.group_id < b.until
+                order by r.group_id limit 1
+            ) as first
+            from unnest(groups[:cardinality(groups) - 1], groups[2:]) b(id, until)
+            where b.until > b.id + 1
+        ) b
+        where b.first is not null
     loop
-        select r.group_id into candidate from penstock.group_results r where r.group_id > candidate order by r.group_id limit 1;
-        exit when not found;
-        continue when exists (select from penstock.groups g where g.id = candidate);
-        delete from penstock.group_results r where r.group_id = candidate;
-        get diagnostics n = row_count;
-        removed := removed + n;
+        candidate := gap.first;
+        while candidate is not null loop
+            if not exists (select from penstock.groups g where g.id = candidate) then
+                delete from penstock.group_results r where r.group_id = candidate;
+                get diagnostics n = row_count;
+                removed := removed + n;
+            end if;
+            select r.group_id into candidate from penstock.group_results r
+            where r.group_id > candidate and r.group_id < gap.until order by r.group_id limit 1;
+        end loop;
     end loop;
     return removed;
 end
 $$;
-comment on function penstock._forget_group_results is 'Removes results of groups that no longer exist.';
+comment on function penstock._forget_group_results is
+    'Removes results of groups that no longer exist, between these ids of groups.';

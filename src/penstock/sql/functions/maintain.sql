@@ -154,9 +154,12 @@ comment on function penstock._sweep is
 
 -- A small slice of every queue comes first, so that a busy queue does not delay the others. Queues with more work
 -- then get larger slices until the time is over. The first queue is random.
-create or replace function penstock._sweep_all(until timestamptz) returns setof penstock.maintenance_result
+create or replace function penstock._sweep_all(
+    queue_ids int[], until timestamptz
+) returns setof penstock.maintenance_result
 language plpgsql
 as $$
+#variable_conflict use_variable
 declare
     queue record;
     swept record;
@@ -166,21 +169,19 @@ declare
     with_lines int[] := '{}';
     results penstock.maintenance_result[] := '{}';
     most int := 100;
-    todo int[];
+    reached int;
+    first int := (random() * cardinality(queue_ids))::int;
+    todo int[] := queue_ids[first + 1:] || queue_ids[:first];
 begin
-    todo := array(
-        select q.id from penstock.queues q
-        order by q.id < (select (random() * max(x.id))::int from penstock.queues x), q.id
-    );
     loop
+        reached := 0;
         for queue in
-            select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_waiting
+            select t.n, q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_waiting
             from unnest(todo) with ordinality t(id, n)
             cross join lateral (select q.* from penstock.queues q where q.id = t.id) q
             order by t.n
         loop
-            -- A pass over an idle queue costs almost nothing. After the deadline the remaining queues still get
-            -- small slices.
+            -- After the deadline the remaining queues still get small slices.
             if clock_timestamp() > until then
                 exit when clock_timestamp() > until + interval '0.2 seconds';
                 most := 10;
@@ -188,6 +189,7 @@ begin
             select * into swept from penstock._sweep(
                 queue.id, queue.name, queue.notify, queue.has_waiting, most, until
             );
+            reached := queue.n;
             results := results || swept.results;
             if not swept.is_done then
                 unfinished := unfinished || queue.id;
@@ -201,6 +203,9 @@ begin
         unfinished := '{}';
         most := 1000;
     end loop;
+    if reached < cardinality(todo) and clock_timestamp() > until then
+        unfinished := unfinished || todo[reached + 1:];
+    end if;
     return query
     select r.action, r.queue_name, sum(r.affected)::bigint
     from unnest(results) with ordinality r(action, queue_name, affected, n)
@@ -210,74 +215,195 @@ begin
 end
 $$;
 comment on function penstock._sweep_all is
-    'Sweeps all queues, one slice at a time. A row ''unfinished'' names each queue with more work.';
+    'Sweeps these queues, one slice at a time. A row ''unfinished'' names each queue with more work.';
 
-create or replace function penstock._low_floors(most int) returns int[]
+-- Up to 500 queues are examined by each call. Beyond, a call examines a slice of at least 500. The slices take turns
+-- by a sequence, which leaves no dead rows. A caller with queues of its own leaves the slice out if another call
+-- examined one less than half a second ago: so many workers cost about as much as one. Of more than 500 own queues,
+-- the call examines 500 from a random one on: their consumers sweep them, too.
+create or replace function penstock._queues_to_examine(
+    queue_names text[], out own int[], out others int[], out turn bigint
+)
 language plpgsql
 as $$
 declare
-    queue record;
-    pass_started timestamptz;
-    head bigint;
-    is_low boolean;
-    low int[];
+    slice constant int := 500;
+    few constant int := 50;
+    ids int[];
+    n int;
+    nth int;
+    slices int;
+    elapsed bigint;
 begin
-    for queue in
-        select q.id, q.quotas is not null as capped, q.plain_tops is not null as ranked_by_tenant, f.ranks,
-        f.permit_ranks, f.waiting_rank
-        from penstock.queues q
-        cross join lateral (
-            select x.ranks, x.permit_ranks, x.waiting_rank, x.tick from penstock.floors x where x.queue_id = q.id
-            order by x.tick desc limit 1
-        ) f
-        order by f.tick
-    loop
-        pass_started := clock_timestamp();
-        is_low := false;
-        for p in 0..3 loop
-            select r.rank into head
-            from penstock.ready r
-            where r.queue_id = queue.id and r.priority = p and r.rank >= queue.ranks[p + 1]
-            order by r.rank, r.id limit 1;
-            is_low := is_low or head > queue.ranks[p + 1];
-            if queue.capped then
-                select s.rank into head
-                from penstock.permits s
-                where s.queue_id = queue.id and s.status = 'f' and s.priority = p
-                    and s.rank >= queue.permit_ranks[p + 1]
-                order by s.rank limit 1;
-                is_low := is_low or head > queue.permit_ranks[p + 1];
-            end if;
-        end loop;
-        if queue.ranked_by_tenant then
-            select w.rank into head
-            from penstock.waiting w
-            where w.queue_id = queue.id and w.sweep_queue_id = queue.id and w.rank >= queue.waiting_rank
-            order by w.rank limit 1;
-            is_low := is_low or head > queue.waiting_rank;
-            select s.rank into head
-            from penstock.permits s
-            where s.queue_id = queue.id and s.status = 'f' and s.priority is null and s.rank >= queue.permit_ranks[5]
-            order by s.priority, s.rank limit 1;
-            is_low := is_low or head > queue.permit_ranks[5] or head < penstock._last_id() - 10000
-                or penstock._any_check(queue.id, true);
+    own := array(select q.id from penstock.queues q where q.name = any(queue_names) order by q.id);
+    if cardinality(own) > slice then
+        nth := (random() * (cardinality(own) - 1))::int;
+        own := (own[nth + 1:] || own[:nth])[:slice];
+    end if;
+    others := '{}';
+    if queue_names is not null
+        and (select q.id from penstock.queues q order by q.id offset few limit 1) is not null then
+        select (extract(epoch from clock_timestamp()) * 1000)::bigint - s.last_value into elapsed
+        from penstock.examined_at s;
+        if elapsed between 0 and 499 then
+            return;
         end if;
-        -- An empty queue has no first rank to compare. A slow search means that the search passed dead tuples.
-        if is_low is true or clock_timestamp() > pass_started + interval '0.1 ms' then
-            low := low || queue.id;
-            exit when cardinality(low) = most;
-        end if;
-    end loop;
-    return low;
+        perform setval('penstock.examined_at', (extract(epoch from clock_timestamp()) * 1000)::bigint);
+    end if;
+    ids := array(select q.id from penstock.queues q order by q.id);
+    n := cardinality(ids);
+    if n > slice then
+        slices := (n + slice - 1) / slice;
+        turn := nextval('penstock.examined_slices');
+        nth := turn % slices;
+        ids := ids[n::bigint * nth / slices + 1:n::bigint * (nth + 1) / slices];
+    end if;
+    others := array(select i from unnest(ids) i where i <> all(own));
 end
 $$;
-comment on function penstock._low_floors is 'Queues whose floor can be raised, least recently raised first.';
+comment on function penstock._queues_to_examine is
+    'Which queues a call of maintain() examines: those of the caller, and the next slice of the others. turn: the '
+    'number of the slice; null if it has all queues.';
+
+-- One statement for all queues, because most queues have nothing to do. The columns are evaluated from left to right.
+-- Work is due if a probe of _due() would find something. A floor is low if the first live row is above it. If a
+-- probe is slow, it passed dead tuples: _sweep() then records how far it came, and the floor may rise.
+create or replace function penstock._examine(queue_ids int[], now timestamptz) returns table (
+    queue_id int, tick bigint, has_ended boolean, is_due boolean, is_low boolean
+)
+language plpgsql
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select x.*
+    from (
+        select
+            q.id, f.tick, coalesce(q.keep_alive_until <= now, false) as has_ended,
+            p.pending or f.passed_over is not null or p.swept_at > p.started_at + interval '0.2 ms' as is_due,
+            coalesce(
+                p.head_0 > f.ranks[1] or p.head_1 > f.ranks[2] or p.head_2 > f.ranks[3] or p.head_3 > f.ranks[4]
+                    or p.capped_low or p.tenants_low, false
+            )
+                or p.ended_at > p.swept_at + interval '0.1 ms' as is_low
+        from unnest(queue_ids) i(id)
+        cross join lateral (select q.* from penstock.queues q where q.id = i.id) q
+        cross join lateral (
+            select
+                f.tick, f.ranks, f.permit_ranks, f.waiting_rank, f.check_rank, f.passed_over,
+                penstock._sweep_from(now, f, interval '0') as since
+            from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1
+        ) f
+        cross join lateral (
+            select
+                clock_timestamp() as started_at,
+                coalesce(
+                    (
+                        select true from penstock.active a
+                        where a.queue_id = q.id and a.sweep_queue_id = q.id and a.vt > f.since and a.vt < now
+                        order by a.vt limit 1
+                    ),
+                    (
+                        select true from penstock.scheduled s
+                        where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 0 and s.due_at > f.since
+                            and s.due_at <= now
+                        order by s.due_at limit 1
+                    ),
+                    (
+                        select true from penstock.scheduled s
+                        where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 1 and s.due_at > f.since
+                            and s.due_at <= now
+                        order by s.due_at limit 1
+                    ),
+                    (
+                        select true from penstock.scheduled s
+                        where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 2 and s.due_at > f.since
+                            and s.due_at <= now
+                        order by s.due_at limit 1
+                    ),
+                    (
+                        select true from penstock.scheduled s
+                        where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 3 and s.due_at > f.since
+                            and s.due_at <= now
+                        order by s.due_at limit 1
+                    ),
+                    (
+                        select true from penstock.ready r
+                        where r.queue_id = q.id and r.expires_at > f.since and r.expires_at <= now
+                        order by r.expires_at limit 1
+                    ),
+                    (
+                        select true from penstock.scheduled s
+                        where s.queue_id = q.id and s.expires_at > f.since and s.expires_at <= now
+                        order by s.expires_at limit 1
+                    ),
+                    case when coalesce(q.quotas[1], q.plain_tops[1]) is not null then
+                        penstock._any_check(q.id, false) or penstock._any_check(q.id, true)
+                        or penstock._any_deferred(q.id)
+                        or coalesce((
+                            select true from penstock.waiting w
+                            where w.queue_id = q.id and w.expires_at > f.since and w.expires_at <= now
+                            order by w.expires_at limit 1
+                        ), false)
+                    end,
+                    false
+                ) as pending,
+                clock_timestamp() as swept_at,
+                (
+                    select r.rank from penstock.ready r
+                    where r.queue_id = q.id and r.priority = 0 and r.rank >= f.ranks[1] order by r.rank, r.id limit 1
+                ) as head_0,
+                (
+                    select r.rank from penstock.ready r
+                    where r.queue_id = q.id and r.priority = 1 and r.rank >= f.ranks[2] order by r.rank, r.id limit 1
+                ) as head_1,
+                (
+                    select r.rank from penstock.ready r
+                    where r.queue_id = q.id and r.priority = 2 and r.rank >= f.ranks[3] order by r.rank, r.id limit 1
+                ) as head_2,
+                (
+                    select r.rank from penstock.ready r
+                    where r.queue_id = q.id and r.priority = 3 and r.rank >= f.ranks[4] order by r.rank, r.id limit 1
+                ) as head_3,
+                case when q.quotas is not null then (
+                    select bool_or(s.rank > l.floor)
+                    from unnest(f.permit_ranks[1:4]) with ordinality l(floor, n)
+                    cross join lateral (
+                        select s.rank from penstock.permits s
+                        where s.queue_id = q.id and s.status = 'f' and s.priority = l.n - 1 and s.rank >= l.floor
+                        order by s.rank limit 1
+                    ) s
+                ) end as capped_low,
+                case when q.plain_tops is not null then
+                    coalesce((
+                        select w.rank > f.waiting_rank from penstock.waiting w
+                        where w.queue_id = q.id and w.sweep_queue_id = q.id and w.rank >= f.waiting_rank
+                        order by w.rank limit 1
+                    ), false)
+                    or coalesce((
+                        select s.rank > f.permit_ranks[5] or s.rank < penstock._last_id() - 10000 from penstock.permits s
+                        where s.queue_id = q.id and s.status = 'f' and s.priority is null and s.rank >= f.permit_ranks[5]
+                        order by s.priority, s.rank limit 1
+                    ), false)
+                    or penstock._any_check(q.id, true)
+                end as tenants_low,
+                clock_timestamp() as ended_at
+            offset 0
+        ) p
+    ) x
+    where x.has_ended or x.is_due or x.is_low;
+end
+$$;
+comment on function penstock._examine is
+    'Which of these queues have work: an ended keep-alive, a due sweep, a floor that can be raised.';
 
 -- Only one maintain() runs at a time. It skips rows that other sessions have locked.
 -- The lock order: either the tables of done, or the queue locks of floors by queue id; then everything else.
 -- maintain() waits for only one of the two in a call, for a moment, before it locks anything else.
 -- After such a wait the rest of the call is brief: other sessions wait for these locks until commit.
-create or replace function penstock.maintain() returns setof penstock.maintenance_result
+create or replace function penstock.maintain(
+    queue_names text[] default null
+) returns setof penstock.maintenance_result
 language plpgsql security definer
 /*hot*/
 as $$
@@ -285,20 +411,23 @@ declare
     now timestamptz := penstock.clock();
     queue record;
     n bigint;
-    low int[];
+    chosen record;
+    work record;
     floors_started timestamptz;
+    progress penstock.upkeep;
     upkeep record;
     is_brief boolean := false;
     waits boolean := true;
-    after_queue int;
+    is_unfinished boolean := false;
+    result penstock.maintenance_result;
 begin
     perform penstock._require_read_committed('maintain');
     if not pg_try_advisory_xact_lock(1346719315, -1) then
         return;
     end if;
-    select u.after_queue into after_queue from penstock.upkeep u
+    select u.* into progress from penstock.upkeep u
     where not u.done_at between now - interval '1 minute' and now;
-    if after_queue = 0 then
+    if progress.after_queue = 0 and progress.after_group = 0 then
         -- A session that dropped a partition already holds the lock on done. Adding partitions then waits for no
         -- other session.
         n := penstock._drop_days(now);
@@ -313,43 +442,80 @@ begin
         end if;
         waits := false;
     end if;
-    low := penstock._low_floors(20);
+    select * into chosen from penstock._queues_to_examine(queue_names);
+    -- Floors: at most 20, the least recently raised first, those of the caller and the others in turn.
+    select
+        array_agg(e.queue_id order by e.queue_id) filter (where e.has_ended) as ended,
+        array_agg(e.queue_id order by e.queue_id) filter (where e.is_due) as due,
+        (array_agg(e.queue_id order by e.nth, not e.is_own) filter (where e.is_low))[:20] as low
+    into work
+    from (
+        select x.*, row_number() over (partition by x.is_low, x.is_own order by x.tick) as nth
+        from (
+            select e.*, e.queue_id = any(chosen.own) as is_own
+            from penstock._examine(chosen.own || chosen.others, now) e
+        ) x
+    ) e;
     floors_started := clock_timestamp();
-    for queue in select q.id, q.name from penstock.queues q where q.id = any(low) order by q.id loop
-        exit when clock_timestamp() > floors_started + interval '20 ms';
-        -- A session with the exclusive lock is about to delete the queue.
-        if pg_try_advisory_xact_lock_shared(1346719315, queue.id) and penstock._raise_floor(queue.id, waits) then
+    for queue in
+        select q.id, q.name, queue_names is null or q.id = any(chosen.own) as is_own
+        from penstock.queues q where q.id = any(work.low) order by q.id
+    loop
+        exit when clock_timestamp() > floors_started + interval '40 ms';
+        -- A session with the exclusive lock is about to delete the queue. The call waits for 20 ms at most, and not
+        -- for queues that belong to other callers.
+        if pg_try_advisory_xact_lock_shared(1346719315, queue.id) and penstock._raise_floor(
+            queue.id, waits and queue.is_own and clock_timestamp() < floors_started + interval '20 ms'
+        ) then
             return next ('floor raised', queue.name, 1)::penstock.maintenance_result;
             is_brief := true;
         end if;
     end loop;
-    for queue in select q.id, q.name from penstock.queues q where q.keep_alive_until <= now order by q.id loop
+    for queue in select q.id, q.name from penstock.queues q where q.id = any(work.ended) order by q.id loop
         if penstock._try_to_delete_expired_queue(queue.id) then
             return next ('exclusive queue deleted', queue.name, 1)::penstock.maintenance_result;
         end if;
+        -- A deletion takes about a millisecond and many locks.
+        if clock_timestamp() > floors_started + interval '100 ms' then
+            return next ('unfinished', null, 1)::penstock.maintenance_result;
+            is_unfinished := true;
+            exit;
+        end if;
     end loop;
-    return query select *
-    from penstock._sweep_all(clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end);
-    if after_queue is not null then
+    if work.due is not null then
+        for result in
+            select * from penstock._sweep_all(
+                work.due, clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end
+            )
+        loop
+            return next result;
+            is_unfinished := is_unfinished or result.action = 'unfinished';
+        end loop;
+    end if;
+    -- Every second call or so returns to a slice with more work. The calls between them go on to the next slice.
+    if is_unfinished and chosen.turn is not null and random() < 0.5 then
+        perform setval('penstock.examined_slices', chosen.turn, false);
+    end if;
+    if progress.done_at is not null then
         select * into upkeep
         from penstock._upkeep(
-            now, after_queue, clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end
+            now, progress, clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end
         );
         return query select * from unnest(upkeep.results);
-        if upkeep.last_queue is null then
-            update penstock.upkeep u set done_at = now, after_queue = 0;
-        elsif upkeep.last_queue <> after_queue then
-            update penstock.upkeep u set after_queue = upkeep.last_queue;
+        if upkeep.progress is distinct from progress then
+            update penstock.upkeep u set
+                done_at = (upkeep.progress).done_at, after_group = (upkeep.progress).after_group,
+                after_queue = (upkeep.progress).after_queue;
         end if;
         -- If nothing was removed, the remaining queues can wait for the next call.
-        if upkeep.last_queue is not null and upkeep.results <> '{}' then
+        if (upkeep.progress).done_at is distinct from now and upkeep.results <> '{}' then
             return next ('unfinished', null, 1)::penstock.maintenance_result;
         end if;
     end if;
 end
 $$;
 comment on function penstock.maintain is
-    'Does the due work of all queues: promotes delayed messages, ends leases that ran out, expires messages, '
-    'raises floors, deletes ended exclusive queues, applies retention. Returns the work done. A call takes at '
-    'most about 0.2 seconds. If a row says unfinished, call it again at once. Call it a few times a second, in '
-    'its own transaction, from any number of processes.';
+    'Does what is due: promotes delayed messages, ends leases that ran out, expires messages, raises floors, deletes '
+    'ended exclusive queues, applies retention. Examines queue_names and the next 500 queues. Returns the work done. '
+    'A call takes at most 0.2 seconds or so; if a row says unfinished, call again at once. Call it a few times a '
+    'second, in its own transaction.';

@@ -171,80 +171,132 @@ comment on function penstock._forget_done is
     'Removes completed messages of one queue that are past their retention. is_finished: the walk reached the '
     'end.';
 
--- The queues come in the order of their ids, after after_queue. last_queue is the last finished queue; null: all
--- are finished. A queue with many rows to remove continues in the next call.
+-- One statement for many queues, because most have nothing to remove. A message is completed after its publication,
+-- and ids grow with publication: if the first message was published after the limit, no message is past it.
+create or replace function penstock._past_retention(
+    now timestamptz, after_queue int, most int, out queue_ids int[], out last_queue int
+)
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    select
+        array_agg(x.id order by x.id) filter (where coalesce(x.has_dead, x.has_done, false)),
+        case when count(*) = most then max(x.id) end
+    into queue_ids, last_queue
+    from (
+        select
+            q.id,
+            (
+                select true from penstock.dead d
+                where d.queue_id = q.id and d.sweep_queue_id = q.id
+                    and d.moved_at < now - make_interval(secs => q.retain_dead_seconds)
+                order by d.moved_at limit 1
+            ) as has_dead,
+            nullif((
+                select d.published_at < now - make_interval(secs => q.retain_completed_seconds) from penstock.done d
+                where d.queue_id = q.id order by d.id limit 1
+            ), false) as has_done
+        from (
+            select q.id, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q
+            where q.id > after_queue order by q.id limit most
+        ) q
+    ) x;
+end
+$$;
+comment on function penstock._past_retention is
+    'Which of the next queues, after a queue, may have messages past their retention. last_queue is null at the end.';
+
+-- The queues come in the order of their ids. A queue with many rows to remove continues in the next call.
 create or replace function penstock._upkeep(
-    now timestamptz, after_queue int, until timestamptz, out last_queue int, out results penstock.maintenance_result[]
+    now timestamptz, before penstock.upkeep, until timestamptz, out progress penstock.upkeep,
+    out results penstock.maintenance_result[]
 )
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
+    started timestamptz := clock_timestamp();
+    groups record;
+    past record;
     queue record;
     removed bigint;
     n bigint;
     empty_passes int;
     is_finished boolean;
 begin
+    progress := before;
     results := '{}';
-    if after_queue = 0 then
+    if progress.after_queue = 0 and progress.after_group = 0 then
         n := penstock._remove_orphans();
         if n > 0 then
             results := results || ('payloads removed', null, n)::penstock.maintenance_result;
-        end if;
-        select count(*) into n from penstock._finish_groups(null, false);
-        if n > 0 then
-            results := results || ('groups finished', null, n)::penstock.maintenance_result;
-        end if;
-        n := penstock._forget_group_results();
-        if n > 0 then
-            results := results || ('group results removed', null, n)::penstock.maintenance_result;
         end if;
         n := penstock._forget_workers(now - interval '1 day');
         if n > 0 then
             results := results || ('workers removed', null, n)::penstock.maintenance_result;
         end if;
     end if;
-    last_queue := after_queue;
-    for queue in
-        select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q
-        where q.id > after_queue order by q.id
+    if progress.after_group is not null then
+        select * into groups from penstock._examine_groups(progress.after_group);
+        progress.after_group := groups.last_group;
+        if groups.finished > 0 then
+            results := results || ('groups finished', null, groups.finished)::penstock.maintenance_result;
+        end if;
+        if groups.removed > 0 then
+            results := results || ('group results removed', null, groups.removed)::penstock.maintenance_result;
+        end if;
+        if progress.after_group is not null then
+            return;
+        end if;
+    end if;
     loop
-        if clock_timestamp() > until and last_queue > after_queue then
-            return;
-        end if;
-        removed := 0;
+        select * into past from penstock._past_retention(now, progress.after_queue, 250);
+        for queue in
+            select q.id, q.name, q.retain_dead_seconds, q.retain_completed_seconds from penstock.queues q
+            where q.id = any(past.queue_ids) order by q.id
         loop
-            n := penstock._purge_dead(queue.id, now - make_interval(secs => queue.retain_dead_seconds), 1000);
-            removed := removed + n;
-            exit when n < 1000 or clock_timestamp() > until;
+            if clock_timestamp() > until and progress.after_queue > before.after_queue then
+                return;
+            end if;
+            removed := 0;
+            loop
+                n := penstock._purge_dead(queue.id, now - make_interval(secs => queue.retain_dead_seconds), 1000);
+                removed := removed + n;
+                exit when n < 1000 or clock_timestamp() > until;
+            end loop;
+            if removed > 0 then
+                results := results || ('dead letters removed', queue.name, removed)::penstock.maintenance_result;
+            end if;
+            if n = 1000 then
+                return;
+            end if;
+            removed := 0;
+            empty_passes := 0;
+            loop
+                select f.removed, f.is_finished into n, is_finished
+                from penstock._forget_done(queue.id, now - make_interval(secs => queue.retain_completed_seconds), 20) f;
+                removed := removed + n;
+                -- Each pass starts at another id. After three passes without a removal the queue is done.
+                empty_passes := case when n = 0 then empty_passes + 1 else 0 end;
+                is_finished := is_finished or empty_passes = 3;
+                exit when is_finished or clock_timestamp() > until;
+            end loop;
+            if removed > 0 then
+                results := results || ('completed removed', queue.name, removed)::penstock.maintenance_result;
+            end if;
+            if not is_finished then
+                return;
+            end if;
+            progress.after_queue := queue.id;
         end loop;
-        if removed > 0 then
-            results := results || ('dead letters removed', queue.name, removed)::penstock.maintenance_result;
-        end if;
-        if n = 1000 then
+        exit when past.last_queue is null;
+        progress.after_queue := past.last_queue;
+        if clock_timestamp() > started + interval '10 ms' then
             return;
         end if;
-        removed := 0;
-        empty_passes := 0;
-        loop
-            select f.removed, f.is_finished into n, is_finished
-            from penstock._forget_done(queue.id, now - make_interval(secs => queue.retain_completed_seconds), 20) f;
-            removed := removed + n;
-            -- Each pass starts at another id. After three passes without a removal the queue is done.
-            empty_passes := case when n = 0 then empty_passes + 1 else 0 end;
-            is_finished := is_finished or empty_passes = 3;
-            exit when is_finished or clock_timestamp() > until;
-        end loop;
-        if removed > 0 then
-            results := results || ('completed removed', queue.name, removed)::penstock.maintenance_result;
-        end if;
-        if not is_finished then
-            return;
-        end if;
-        last_queue := queue.id;
     end loop;
-    last_queue := null;
+    progress := (now, 0, 0)::penstock.upkeep;
 end
 $$;
 comment on function penstock._upkeep is

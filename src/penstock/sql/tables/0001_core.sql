@@ -378,11 +378,20 @@ comment on column penstock.dedup.expires_at is
 
 create table penstock.upkeep (
     done_at timestamptz not null,
-    after_queue int not null default 0
+    after_queue int not null default 0,
+    after_group bigint default 0
 );
 insert into penstock.upkeep values ('-infinity');
 comment on table penstock.upkeep is
-    'One row: when maintain() last did retention and partitions, and up to which queue it has come since.';
+    'One row: when maintain() last did retention and partitions, and up to which group and queue it has come since. '
+    'after_group is null when all groups are done.';
+
+-- With more than 500 queues a call of maintain() examines a slice. Sequences, because a row would leave dead rows.
+create sequence penstock.examined_slices as bigint;
+create sequence penstock.examined_at as bigint;
+comment on sequence penstock.examined_slices is 'The slice of the queues that maintain() examined last.';
+comment on sequence penstock.examined_at is
+    'When a caller of maintain() with queues of its own last examined a slice of the others, in milliseconds.';
 
 -- All rows of a hot table are replaced often: vacuum after a small share of dead rows, without a pause.
 alter table penstock.ready set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0);

@@ -10,11 +10,14 @@ create table penstock.groups (
     priority int not null,
     tenant text collate "C",
     ttl_seconds int,
-    with_results boolean not null
+    with_results boolean not null,
+    missing int not null
 );
 comment on table penstock.groups is
-    'Groups of messages, each with the callback that is sent when all members are done. Inserted and deleted, never '
-    'updated.';
+    'Groups of messages, each with the callback that is sent when all members are done.';
+comment on column penstock.groups.missing is
+    'All members at higher positions are done; -1 if all are. maintain() sets it once a minute at most: while the '
+    'member at this position is not done, it examines no other.';
 
 -- One row for each completed member instead of a counter, so that concurrent acks do not wait for each other. No
 -- foreign key, because it would lock the row of the group for each member.
