@@ -72,7 +72,9 @@ class AsyncConsumerRuntime:
         self._maintenance = AsyncMaintenanceLoop(self._maintain)
 
     async def _maintain(self) -> list[MaintenanceResult]:
-        timed = await self.attempt(calls.maintain())
+        with self._lock:
+            queue_names = sorted({consumer.queue_name for consumer in self._consumers})
+        timed = await self.attempt(calls.maintain(queue_names))
         return timed.result
 
     def enter(self, consumer: AsyncConsumer[Any]) -> None:

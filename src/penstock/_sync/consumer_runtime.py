@@ -75,7 +75,9 @@ class ConsumerRuntime:
         self._maintenance = MaintenanceLoop(self._maintain)
 
     def _maintain(self) -> list[MaintenanceResult]:
-        timed = self.attempt(calls.maintain())
+        with self._lock:
+            queue_names = sorted({consumer.queue_name for consumer in self._consumers})
+        timed = self.attempt(calls.maintain(queue_names))
         return timed.result
 
     def enter(self, consumer: Consumer[Any]) -> None:
