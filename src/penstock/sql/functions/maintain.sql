@@ -174,7 +174,7 @@ begin
     );
     loop
         for queue in
-            select q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_waiting
+            select q.id, q.name, q.notify, coalesce(q.quotas[1], q.tenants_from) is not null as has_waiting
             from unnest(todo) with ordinality t(id, n)
             cross join lateral (select q.* from penstock.queues q where q.id = t.id) q
             order by t.n
@@ -223,7 +223,7 @@ declare
     low int[];
 begin
     for queue in
-        select q.id, q.quotas is not null as capped, q.plain_tops is not null as ranked_by_tenant, f.ranks,
+        select q.id, q.quotas is not null as capped, q.tenants_from is not null as ranked_by_tenant, f.ranks,
         f.permit_ranks, f.waiting_rank
         from penstock.queues q
         cross join lateral (

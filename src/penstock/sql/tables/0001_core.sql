@@ -29,7 +29,7 @@ create table penstock.queues (
     tenant_max_active int,
     notify boolean not null default true,
     quotas int[],
-    plain_tops bigint[],
+    tenants_from bigint,
     publishers text[],
     consumers text[],
     viewers text[],
@@ -67,9 +67,9 @@ comment on column penstock.queues.publishers is
     'viewers are null, too.';
 comment on column penstock.queues.consumers is 'Roles that may consume from the queue.';
 comment on column penstock.queues.viewers is 'Roles that may view the queue, including payloads.';
-comment on column penstock.queues.plain_tops is
-    'Not a setting: null until the first message of a tenant; then, per priority, the last rank assigned before '
-    'that message.';
+comment on column penstock.queues.tenants_from is
+    'Not a setting: null until the first message of a tenant; then the rank behind which tenants share the queue. '
+    'Messages from before the first tenant have lower ranks and are served first.';
 
 -- One id for each published message, the same in every queue of its topic. Ranks never exceed the last id.
 create sequence penstock.message_ids as bigint;
