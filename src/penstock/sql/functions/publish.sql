@@ -85,6 +85,7 @@ declare
     tenants_from bigint;
     cap int;
     is_denied boolean;
+    is_sent boolean;
     last_rank bigint;
 begin
     -- The fast path: small payloads with common options, of one tenant or into a queue without tenants.
@@ -146,6 +147,7 @@ begin
                 ) m
                 where q.id = queue_id and q.tenants_from is null
                 returning r.id;
+                is_sent := found;
             -- Oldest first: where messages of this tenant wait, this message goes behind them.
             elsif not penstock._anything_waits(queue_id) then
                 select
@@ -191,8 +193,9 @@ begin
                 ) m
                 where last_rank is not null
                 returning r.id;
+                is_sent := found;
             end if;
-            if found then
+            if is_sent then
                 if notify then
                     ignored := penstock._wake(queue_name, currval('penstock.message_ids'))::text;
                 end if;

@@ -180,13 +180,13 @@ comment on function penstock._ack_one_by_one is
     'Acks messages with distant ids before PostgreSQL 17, where one statement would scan all leases between the '
     'ids.';
 
--- The short path is one statement: it takes only a message without a dedup key, a large payload and a permit. For other
--- messages, and for messages that the token does not hold, the general path decides.
+-- The short path is one statement. It takes only a message without a dedup key, a large payload and a permit.
 create or replace function penstock.ack_message(
     queue_name text, message_id bigint, token text, result jsonb default null
 ) returns boolean
 language plpgsql security definer
 /*short*/
+set enable_bitmapscan = off
 as $$
 #variable_conflict use_variable
 declare
@@ -223,6 +223,12 @@ begin
             and a.dedup_key is null and not a.large and a.permit is null and not a.holds_tenant_permit;
         if found then
             return true;
+        end if;
+    end if;
+    if queue_id is not null then
+        perform from penstock.active a where a.queue_id = queue_id and a.id = message_id and a.token = token;
+        if not found then
+            return false;
         end if;
     end if;
     return exists (
