@@ -64,9 +64,7 @@ def test_delete_queue_x_send(spec: Spec, isolation: Isolation, send: tuple[str, 
 
 @pytest.mark.parametrize("send", SENDS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_delete_and_create_queue_x_send(
-    spec: Spec, isolation: Isolation, send: tuple[str, str, str]
-) -> None:
+def test_delete_and_create_queue_x_send(spec: Spec, isolation: Isolation, send: tuple[str, str, str]) -> None:
     """A queue with the same name is another queue."""
     a, b = queue(spec), spec.session()
     a.begin()
@@ -84,7 +82,7 @@ def test_delete_and_create_queue_x_send(
 @pytest.mark.parametrize("send", SENDS)
 @pytest.mark.parametrize("tenant", [None, "acme"])
 def test_cap_x_send(spec: Spec, tenant: str | None, send: tuple[str, str, str]) -> None:
-    """The queue gets a cap for each tenant while the sender waits for the lock: the message is under the cap."""
+    """The queue gets a cap while the sender waits for the lock: the message is under the cap."""
     a, b = queue(spec), spec.session()
     if tenant is not None:
         a.send("q", tenant=tenant)
@@ -93,7 +91,7 @@ def test_cap_x_send(spec: Spec, tenant: str | None, send: tuple[str, str, str]) 
     sending = b.waits(*send, tenant=tenant)
     a.commit()
     message = sending.value()
-    assert message in [i for i, in spec.look("select id from penstock.waiting")]
+    assert message in [i for (i,) in spec.look("select id from penstock.waiting")]
     assert spec.look("select id from penstock.ready where not holds_tenant_permit") == []
     a.maintain()
     assert len(a.claim("q", 10)) == 1
@@ -127,7 +125,7 @@ def test_first_tenant_x_send(spec: Spec, isolation: Isolation, send: tuple[str, 
 def test_snapshot_from_before_the_first_tenant(
     spec: Spec, isolation: Isolation, send: tuple[str, str, str]
 ) -> None:
-    """Tenants come and go and the floor rises. The sender sees nothing of this, and its id is above all of it."""
+    """Tenants come and go, the floor rises: the sender sees nothing of it, and its id is above."""
     a, b = queue(spec), spec.session()
     b.begin_with_snapshot(isolation)
     for _ in range(3):
