@@ -40,7 +40,8 @@ def pause_before(
 
 def trust_the_floor_it_sees(connection: psycopg.Connection[Any]) -> None:
     """The fault that the floor was designed against: an old snapshot's floor taken for the newest."""
-    rewrite(connection, "_floor", "in ('repeatable read', 'serializable')", "= 'none'")
+    for function in ("_floor", "_put"):
+        rewrite(connection, function, "in ('repeatable read', 'serializable')", "= 'none'")
 
 
 def forget_the_lock(connection: psycopg.Connection[Any]) -> None:

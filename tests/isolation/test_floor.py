@@ -411,7 +411,7 @@ def test_floor_never_sinks(own_spec: Spec) -> None:
 @pytest.mark.parametrize("isolation", SNAPSHOTS)
 def test_the_checker_sees_a_publisher_that_trusts_an_old_floor(own_spec: Spec, isolation: Isolation) -> None:
     trust_the_floor_it_sees(own_spec.watcher)
-    a, b = queues(own_spec), own_spec.session()
+    a, b = queues(own_spec, "acme"), own_spec.session()
     b.begin_with_snapshot(isolation)
     raise_floors(a)
     b.send("q", tenant="acme")

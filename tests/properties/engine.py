@@ -84,6 +84,7 @@ select
         ) s where s.queue_id not in (select id from penstock.queues)
     ) as strays,
     (select case when is_called then last_value else 0 end from penstock.message_ids) as last_id,
+    (select jsonb_object_agg(q.name, q.tenants_from) from penstock.queues q) as tenants_from,
     (
         select jsonb_object_agg(q.name, (
             select f.ranks || f.waiting_rank || f.permit_ranks || f.check_rank
@@ -161,6 +162,7 @@ class Snapshot:
     messages: list[Row]
     strays: list[int]
     last_id: int
+    tenants_from: dict[str, int | None]
     floors: dict[str, tuple[int, ...]]
     heads_aside: dict[str, tuple[int | None, ...]]
     quotas: dict[str, list[int] | None]
@@ -265,6 +267,7 @@ class Engine:
             messages=rows,
             strays=beside["strays"],
             last_id=beside["last_id"],
+            tenants_from=beside["tenants_from"] or {},
             floors={name: tuple(ranks) for name, ranks in (beside["floors"] or {}).items()},
             heads_aside={name: tuple(ranks) for name, ranks in (beside["heads_aside"] or {}).items()},
             quotas=beside["quotas"] or {},

@@ -102,7 +102,7 @@ class Model:
                 ids[n] = holder
         for queue in queues:
             if not snapshot and any(draft.tenant is not None for draft in drafts):
-                queue.fair = True
+                queue.begin_tenants()
             messages = [self._new(queue, message_id, draft) for message_id, draft in fresh.items()]
             queue.messages.update({m.id: m for m in messages})
             ready = [m for m in messages if m.state == "ready"]

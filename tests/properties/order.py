@@ -5,6 +5,7 @@ first time, is put in front; one that failed goes beside a message that waits, o
 tenants a new message goes next to the first in line, or behind what its tenant has waiting; what
 comes back goes behind the first in line, in front of what its tenant has waiting, one at each rank besides
 the tenant's own: so no message waits for more than that, however much others have.
+What was ready before the first tenant came is served first. Until then, what comes back goes beside it.
 Where a transaction cannot see the floor (REPEATABLE READ, SERIALIZABLE) the rank is a fresh id: nothing that
 was there can be behind it, and what comes back has no better permit. In a queue with tenants such a message
 goes to waiting until it can be ranked.
@@ -28,6 +29,10 @@ def take_ranks(model: Model, snapshot: Snapshot) -> None:
         waiting = [m for m in [*queue.state("ready"), *queue.passed] if m.rank is not None]
         entries = [e for e in queue.entries if e.message.state == "ready" and e.message.id in queue.messages]
         queue.entries = []
+        queue.tenants_from = snapshot.tenants_from[queue.name]
+        assert (queue.tenants_from is not None) == queue.fair, f"queue {queue.name} has tenants, or has not"
+        queue.early -= {e.message.id for e in entries}
+        queue.early &= {m.id for m in queue.state("ready")}
         for entry in entries:
             assert (queue.name, entry.message.id) in ranks, f"{entry.message} is not ready"
             entry.message.rank = ranks[queue.name, entry.message.id]
@@ -74,6 +79,13 @@ def _check_back(model: Model, queue: Queue, message: Message, before: list[Messa
         return
     line = _line(queue, message.priority)
     own = Counter(position(m)[0] for m in line if m.tenant == message.tenant)
+    assert queue.tenants_from is not None
+    if head <= queue.tenants_from:
+        if rank <= queue.tenants_from:
+            beside = {position(m)[0] for m in line if m is not message}
+            assert rank in beside, f"{message} came back to queue {queue.name}, beside no message"
+            return
+        head = queue.tenants_from
     assert rank > head, f"{message} came back to queue {queue.name} in front of {first}"
     assert own[rank] <= 2, f"{message} came back to queue {queue.name}: {own[rank]} of its tenant at {rank}"
     assert _unknown(queue, message) or all(own[r] for r in range(head + 1, rank)), (
@@ -107,10 +119,15 @@ def _check_new(model: Model, queue: Queue, message: Message, before: list[Messag
     for other in own:
         if other.entered_as != "anywhere":
             assert position(message) > position(other), f"{message} overtook {other} in queue {queue.name}"
+    for other in before:
+        if other.id in queue.early:
+            assert position(message) > position(other), f"{message} overtook {other} in queue {queue.name}"
     rank = position(message)[0]
     if queue.fair and not _unknown(queue, message):
         line = [(position(m)[0], m.tenant) for m in _line(queue, message.priority)]
-        assert rank <= min(r for r, _ in line) or (rank - 1, message.tenant) in line, (
+        assert queue.tenants_from is not None
+        first = max(min(r for r, _ in line), queue.tenants_from + 1)
+        assert rank <= first or (rank - 1, message.tenant) in line, (
             f"{message} is behind others in queue {queue.name}: {line}"
         )
     elif not queue.fair and not own:

@@ -23,6 +23,10 @@ class Queue:
     settings: Settings
     fair: bool
     """Whether it has seen tenants, or has a cap for each of them."""
+    tenants_from: int | None = None
+    """The rank behind which tenants share it: the engine's."""
+    early: set[int] = field(default_factory=set)
+    """What was ready when the first tenant came, and has not left since."""
     floors: tuple[int, ...] = (0,) * 11
     """Of the priorities, of waiting, of the permits of each priority, of tenants, the checks."""
     heads_aside: tuple[int | None, ...] = (None,) * 7
@@ -327,6 +331,12 @@ class Queue:
 
     # settings and floors
 
+    def begin_tenants(self) -> None:
+        """What is ready now is served first."""
+        if not self.fair:
+            self.fair = True
+            self.early = {m.id for m in self.state("ready")}
+
     def alter(self, settings: Settings) -> None:
         """What is active when a cap comes holds a permit of each kind; what is ready waits for its turn."""
         before = self.quotas, self.cap
@@ -336,7 +346,7 @@ class Queue:
         if (before[1] is None) != (self.cap is None):
             self.deferred_tenant_permits = Counter()
         if before[1] is None and self.cap is not None:
-            self.fair = True
+            self.begin_tenants()
             for message in self.state("active"):
                 message.holds_tenant_permit = True
             for message in sorted(self.state("ready"), key=lambda m: (m.rank, m.id)):

@@ -150,14 +150,16 @@ def test_an_idle_session_that_dies_is_not_notified(engine: Engine, ear: Ear, con
     assert list(listening.notifies(timeout=0.3)) == []
 
 
-def test_a_backlog_wakes_an_idle_session(engine: Engine, ear: Ear, clock: Clock) -> None:
-    """Idle means that it has room."""
+@pytest.mark.parametrize("options", [{}, {"dedup_key": "k"}, {"tenant": "acme"}])
+def test_every_send_wakes_an_idle_session_also_behind_a_backlog(
+    engine: Engine, ear: Ear, clock: Clock, options: dict[str, Any]
+) -> None:
     engine.queue("q")
     engine.send_many("q", list(range(1000)))
     assert len(ear.heard()) == 1
     clock.advance(1)
-    engine.send("q")
-    assert len(ear.heard()) == 1
+    message_id = engine.send("q", **options)
+    assert ear.heard() == [("q", str(message_id))]
 
 
 @pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])

@@ -113,24 +113,51 @@ def test_no_tenant_saves_up_turns_while_away(q: Engine) -> None:
 
 
 def test_messages_of_no_tenant_share_as_one_tenant(q: Engine) -> None:
+    q.send("q", "acme", tenant="acme")
     q.send_many("q", ["untenanted"] * 20)
-    q.send_many("q", ["acme"] * 3, tenant="acme")
+    q.send_many("q", ["acme"] * 2, tenant="acme")
     assert sorted([m.payload for m in q.take_many("q", 6)]) == ["acme"] * 3 + ["untenanted"] * 3
 
 
 @pytest.mark.parametrize("gap", [0, 100])
-def test_what_waited_before_the_first_tenant_came_has_its_turns(q: Engine, gap: int) -> None:
+@pytest.mark.parametrize("priority", [0, 2])
+def test_what_waited_before_the_first_tenant_came_is_first_then_tenants_share(
+    q: Engine, gap: int, priority: int
+) -> None:
     # The ids of a queue have gaps where other queues are in use.
     q.queue("other")
-    for _ in range(5):
-        q.send("q", "untenanted")
+    for n in range(5):
+        q.send("q", n, priority=priority)
         q.send_many("other", list(range(gap)))
-    q.send_many("q", ["busy"] * 300, tenant="busy")
-    q.send("q", "quiet", tenant="quiet")
-    q.send("q", "untenanted")
-    first = [m.payload for m in q.take_many("q", 20)]
-    assert first.count("untenanted") == 6
-    assert "quiet" in first[:5]
+    q.send_many("q", ["busy"] * 300, tenant="busy", priority=priority)
+    q.send("q", "quiet", tenant="quiet", priority=priority)
+    q.send_many("q", ["untenanted"] * 3, priority=priority)
+    first = [m.payload for m in q.take_many("q", 12)]
+    assert first[:5] == list(range(5))
+    assert sorted(first[5:]) == ["busy"] * 3 + ["quiet"] + ["untenanted"] * 3
+
+
+@pytest.mark.parametrize("gap", [0, 100])
+def test_failing_messages_take_every_second_delivery_of_what_waited_before_the_first_tenant(
+    q: Engine, gap: int
+) -> None:
+    q.value("alter_queue", "q", max_delivery_attempts=0)
+    q.queue("other")
+    q.send_many("q", ["fails"] * 5)
+    failing = q.take_many("q", 5)
+    for _ in range(20):
+        q.send("q", "old")
+        q.send_many("other", list(range(gap)))
+    q.send("q", "new", tenant="acme")
+    for message in failing:
+        q.nack(message)
+    order: list[str] = []
+    for _ in range(40):
+        message = q.take("q")
+        order.append(message.payload)
+        if message.payload == "fails":
+            q.nack(message)
+    assert order.count("old") >= 18
 
 
 @pytest.mark.parametrize("gap", [0, 1000])

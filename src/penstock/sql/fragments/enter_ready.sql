@@ -5,7 +5,7 @@
 --   ranked_by_tenant      whether the rank goes by tenant; such a message never enters at the front
 --   holds_tenant_permit   whether the message has a tenant permit
 --   waits                 whether the message goes to waiting instead
--- Variables: queue_id, floor_ranks, next_ranks, last_ranks, plain_tops, last_id.
+-- Variables: queue_id, floor_ranks, next_ranks, tenants_from, last_id.
 -- The caller holds the queue's lock. The caller covers the highest rank of to_ready (_cover).
 -- The caller leaves a check for the tenants of to_waiting (_leave_checks).
 entering as materialized (
@@ -24,17 +24,15 @@ entering as materialized (
         coalesce(
             m.nth + max(
                 case
-                    when m.nth = 1 and m.entry = 'new' and floor_ranks is not null
-                        then penstock._last_rank(
-                            queue_id, m.priority, m.tenant, m.ranked_by_tenant, next_ranks, last_ranks, plain_tops
-                        )
+                    when m.nth = 1 and m.entry = 'new' and m.ranked_by_tenant and floor_ranks is not null
+                        then penstock._last_rank(queue_id, m.priority, m.tenant, next_ranks, tenants_from)
                 end
             ) over (partition by m.priority, m.tenant, m.entry),
             (max(
                 case
                     when m.nth = 1 and m.entry <> 'new' and floor_ranks is not null then penstock._back_ranks(
                         queue_id, m.priority, m.tenant, m.ranked_by_tenant, m.entry = 'front',
-                        floor_ranks[m.priority + 1], m.group_size::int
+                        floor_ranks[m.priority + 1], tenants_from, m.group_size::int
                     )
                 end
             ) over (partition by m.priority, m.tenant, m.entry))[m.nth],

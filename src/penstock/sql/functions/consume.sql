@@ -41,8 +41,8 @@ begin
     select
         q.id, q.keep_alive_until, q.paused_at, coalesce(vt_seconds, q.visibility_timeout_seconds),
         q.visibility_backoff,
-        q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.plain_tops[1]) is not null,
-        q.plain_tops is not null, q.consumers is not null and not penstock._may(q.consumers)
+        q.max_active, cardinality(q.quotas) = 1, coalesce(q.quotas[1], q.tenants_from) is not null,
+        q.tenants_from is not null, q.consumers is not null and not penstock._may(q.consumers)
     into queue_id, kept_until, paused, lease, backoff, most, pooled, has_waiting, has_lines, is_denied
     from penstock.queues q where q.name = queue_name;
     if not found or kept_until <= now then
@@ -70,42 +70,65 @@ begin
         if most is not null then
             rows := penstock._reserve(queue_id, missing, now, pooled);
         end if;
-        return query
-        -- The most urgent priority first; the scan stops at the limit.
-        with claimable as materialized (
-            select r.ctid as row
-            from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
-            cross join lateral unnest(f.ranks) with ordinality p(floor, n)
-            cross join lateral (
-                select r.ctid from penstock.ready r
-                where r.queue_id = queue_id and r.priority = p.n - 1 and r.rank >= p.floor
-                    and (r.expires_at is null or r.expires_at > now)
-                order by r.rank, r.id limit missing for update skip locked
-            ) r
-            limit missing
-        ), removed as (
-            delete from penstock.ready r
-            where r.queue_id + 0 = queue_id and r.ctid = any(coalesce(rows, array(select l.row from claimable l)))
-            returning r.*
-        )
-        insert into penstock.active as a
-            (queue_id, sweep_queue_id, permit, holds_tenant_permit, vt, claimed_at, token, /*carried*/)
-        select
-            queue_id, queue_id, case when not pooled then g.priority when pooled then 0 end, g.holds_tenant_permit,
-            -- Each attempt multiplies the lease by the queue's factor; the maximum is 30 days.
-            case
-                when backoff = 1 then lease_end
-                else now + make_interval(secs => least(lease * power(backoff, least(g.attempts, 100)), 2592000))
-            end,
-            now, token, /*carried g: attempts = g.attempts + 1*/
-        from removed g order by g.priority, g.rank, g.id
-        returning
-            a.id, queue_name,
-            case when a.large then (select p.payload from penstock.payloads p where p.id = a.id) else a.payload end,
-            case when a.large then (select p.body from penstock.payloads p where p.id = a.id) else a.body end,
-            a.headers, token, a.attempts, a.vt, a.published_at, a.priority::int, nullif(a.tenant, ''),
-            a.attempts_limit,
-            case when a.errors is null then 0 else penstock._lost_deliveries(a.errors) end, most is not null;
+        if missing = 1 and most is null then
+            -- One message needs no list of rows and no order.
+            return query
+            with removed as (
+                delete from penstock.ready r
+                where r.queue_id + 0 = queue_id and r.ctid = (
+                    select r.row
+                    from (
+                        select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1
+                    ) f
+                    cross join lateral unnest(f.ranks) with ordinality p(floor, n)
+                    cross join lateral (
+                        select r.ctid as row from penstock.ready r
+                        where r.queue_id = queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+                            and (r.expires_at is null or r.expires_at > now)
+                        order by r.rank, r.id limit 1 for update skip locked
+                    ) r
+                    limit 1
+                )
+                returning r.*
+            )
+            insert into penstock.active as a
+                (queue_id, sweep_queue_id, holds_tenant_permit, vt, claimed_at, token, /*carried*/)
+            select
+                queue_id, queue_id, g.holds_tenant_permit,
+                /*lease_end*/,
+                now, token, /*carried g: attempts = g.attempts + 1*/
+            from removed g
+            returning
+                /*claimed_message*/;
+        else
+            return query
+            -- The most urgent priority first; the scan stops at the limit.
+            with claimable as materialized (
+                select r.ctid as row
+                from (select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1) f
+                cross join lateral unnest(f.ranks) with ordinality p(floor, n)
+                cross join lateral (
+                    select r.ctid from penstock.ready r
+                    where r.queue_id = queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+                        and (r.expires_at is null or r.expires_at > now)
+                    order by r.rank, r.id limit missing for update skip locked
+                ) r
+                limit missing
+            ), removed as (
+                delete from penstock.ready r
+                where r.queue_id + 0 = queue_id and r.ctid = any(coalesce(rows, array(select l.row from claimable l)))
+                returning r.*
+            )
+            insert into penstock.active as a
+                (queue_id, sweep_queue_id, permit, holds_tenant_permit, vt, claimed_at, token, /*carried*/)
+            select
+                queue_id, queue_id, case when not pooled then g.priority when pooled then 0 end, g.holds_tenant_permit,
+                /*lease_end*/,
+                now, token, /*carried g: attempts = g.attempts + 1*/
+            from removed g order by g.priority, g.rank, g.id
+            returning
+                /*claimed_message*/;
+        end if;
         get diagnostics got = row_count;
         missing := missing - got;
         exit when missing = 0 or pass = 2;

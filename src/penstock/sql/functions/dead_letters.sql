@@ -151,9 +151,8 @@ declare
     now timestamptz := penstock.clock();
     floor_ranks bigint[];
     next_ranks bigint[];
-    last_ranks bigint[];
     last_id bigint;
-    plain_tops bigint[];
+    tenants_from bigint;
     cap int;
     tenants text[];
     priorities int[];
@@ -164,8 +163,8 @@ declare
     revived bigint;
     top_rank bigint;
 begin
-    select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.plain_tops, q.tenant_max_active into most, name,
-    wakes, plain_tops, cap
+    select nullif(q.max_delivery_attempts, 0), q.name, q.notify, q.tenants_from, q.tenant_max_active into most, name,
+    wakes, tenants_from, cap
     from penstock.queues q where q.id = queue_id;
     select array_agg(d.id), array_agg(d.tenant), array_agg(d.priority) into ids, tenants, priorities
     from (
@@ -176,9 +175,8 @@ begin
     perform penstock._retake_dedup_keys(queue_id, ids, now);
     floor_ranks := penstock._floor(queue_id);
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
-    last_ranks := penstock._last_ranks(queue_id, floor_ranks);
     last_id := penstock._last_id();
-    if floor_ranks is null and plain_tops is not null then
+    if floor_ranks is null and tenants_from is not null then
         holds_tenant_permit := array_fill(false, array[cardinality(ids)]);
     elsif cap is not null then
         holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, tenants);
@@ -196,7 +194,7 @@ begin
                     select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key
                         and k.id = x.id
                 )*/,
-            plain_tops is not null or x.tenant <> '' as ranked_by_tenant,
+            tenants_from is not null or x.tenant <> '' as ranked_by_tenant,
             coalesce(m.holds_tenant_permit, false) as holds_tenant_permit,
             holds_tenant_permit is not null and not m.holds_tenant_permit as waits, 'new' as entry, x.id as turn
         from removed x join unnest(ids, holds_tenant_permit) m(id, holds_tenant_permit) on m.id = x.id

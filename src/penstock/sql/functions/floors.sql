@@ -36,12 +36,12 @@ $$;
 comment on function penstock._floor is
     'The newest floor of a queue, a rank for each priority; null if this transaction cannot see the newest floor.';
 
--- Baseline rank: a new message gets this rank plus one.
--- In a queue with tenants: the rank before the first ready message (_next_ranks), or the last rank of the tenant if
--- that is higher. So a tenant without ready messages enters next to the first message, however many messages
--- another tenant sends. Messages from before the first tenant count for the empty tenant (plain_tops).
--- In a queue without tenants: the last rank (_last_ranks). It is null in an empty queue; the id then becomes the
--- rank, so that ranks of dead tuples are not reused.
+-- In a queue without tenants the rank of a new message is its id. No other row has to be read for it: a session draws
+-- the id under the queue's lock, so the id is above every floor, under every isolation level.
+-- In a queue with tenants a new message gets the baseline rank plus one. The baseline is the rank before the first
+-- ready message (_next_ranks), or the last rank of the tenant if that is higher. So a tenant without ready messages
+-- enters next to the first message, however many messages another tenant sends. Messages from before the first tenant
+-- are served first: the baseline is at least tenants_from, which is above their ranks.
 create or replace function penstock._next_ranks(queue_id int, floor_ranks bigint[]) returns bigint[]
 language sql stable
 as $$
@@ -60,68 +60,22 @@ $$;
 comment on function penstock._next_ranks is
     'For each priority the rank before the first ready message; the floor if there is none.';
 
-create or replace function penstock._last_ranks(queue_id int, floor_ranks bigint[]) returns bigint[]
+create or replace function penstock._last_rank(
+    queue_id int, priority smallint, tenant text, next_ranks bigint[], tenants_from bigint
+) returns bigint
 language sql stable
 as $$
-    select array_agg(
+    select greatest(
+        next_ranks[priority + 1], tenants_from,
         (
             select r.rank from penstock.ready r
-            where r.queue_id = _last_ranks.queue_id and r.priority = p.n - 1 and r.rank >= p.floor
-            order by r.rank desc, r.id desc limit 1
-        ) order by p.n
-    )
-    from unnest(floor_ranks) with ordinality p(floor, n)
-$$;
-comment on function penstock._last_ranks is
-    'For each priority the rank of the last ready message; null if there is none.';
-
--- The search stops after 300 messages of tenants and then assumes that the last plain message is still ready.
-create or replace function penstock._plain_top(
-    queue_id int, priority int, plain_top bigint, next_rank bigint
-) returns bigint
-language plpgsql stable
-as $$
-#variable_conflict use_variable
-begin
-    if plain_top <= next_rank then
-        return null;
-    end if;
-    return (
-        select case when count(*) = 300 and bool_and(r.ranked_by_tenant)
-            then plain_top else max(r.rank) filter (where not r.ranked_by_tenant) end
-        from (
-            select r.rank, r.ranked_by_tenant from penstock.ready r
-            where r.queue_id = queue_id and r.priority = priority and r.rank > next_rank and r.rank <= plain_top
-            order by r.rank desc, r.id desc limit 300
-        ) r
-    );
-end
-$$;
-comment on function penstock._plain_top is
-    'The last rank of ready messages from before the queue ranked by tenant; null if there is none.';
-
-create or replace function penstock._last_rank(
-    queue_id int, priority smallint, tenant text, ranked_by_tenant boolean, next_ranks bigint[], last_ranks bigint[],
-    plain_tops bigint[]
-) returns bigint
-language sql stable
-as $$
-    select case
-        when ranked_by_tenant then greatest(
-            next_ranks[priority + 1],
-            case when tenant = ''
-                then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], next_ranks[priority + 1]) end,
-            (
-                select r.rank from penstock.ready r
-                where r.ranked_by_tenant and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
-                    and r.priority = _last_rank.priority and r.rank > next_ranks[_last_rank.priority + 1]
-                order by r.rank desc limit 1
-            )
+            where r.ranked_by_tenant and r.tenant = _last_rank.tenant and r.queue_id = _last_rank.queue_id
+                and r.priority = _last_rank.priority and r.rank > next_ranks[_last_rank.priority + 1]
+            order by r.rank desc limit 1
         )
-        else last_ranks[priority + 1]
-    end
+    )
 $$;
-comment on function penstock._last_rank is 'The baseline rank of a new message.';
+comment on function penstock._last_rank is 'The baseline rank of a new message in a queue with tenants.';
 
 -- Ranks for n redelivered messages of one priority and tenant. The caller replaces a missing element by a fresh id.
 -- Without tenants, to_front: the rank of the first ready message.
@@ -129,8 +83,11 @@ comment on function penstock._last_rank is 'The baseline rank of a new message.'
 -- messages take at most every second delivery.
 -- With tenants: behind the first ready message and behind earlier redelivered messages of the tenant. So a tenant
 -- gets at most one turn more than other tenants.
+-- With tenants, while messages from before the first tenant are ready: one rank beside each of these, then behind
+-- tenants_from. Their ranks have gaps, in which redelivered messages could delay them again and again.
 create or replace function penstock._back_ranks(
-    queue_id int, priority smallint, tenant text, ranked_by_tenant boolean, to_front boolean, floor_rank bigint, n int
+    queue_id int, priority smallint, tenant text, ranked_by_tenant boolean, to_front boolean, floor_rank bigint,
+    tenants_from bigint, n int
 ) returns bigint[]
 language plpgsql stable
 as $$
@@ -142,6 +99,7 @@ declare
         order by r.rank, r.id limit 1
     );
     last bigint;
+    ranks bigint[];
 begin
     if to_front and not ranked_by_tenant then
         return array_fill(head, array[n]);
@@ -152,43 +110,37 @@ begin
             and r.rank >= head
         order by r.rank desc limit 1
     );
-    if ranked_by_tenant then
+    if ranked_by_tenant and coalesce(head > tenants_from, true) then
         return array(select 1 + coalesce(last, head, floor_rank) + i from generate_series(0, n - 1) i);
     end if;
-    return array(
+    ranks := array(
         select r.rank from penstock.ready r
         where r.queue_id = queue_id and r.priority = priority and r.rank > coalesce(last, head - 1)
+            and (not ranked_by_tenant or r.rank <= tenants_from)
         order by r.rank, r.id limit n
     );
+    if ranked_by_tenant then
+        ranks := ranks || array(
+            select greatest(tenants_from, last) + i from generate_series(1, n - cardinality(ranks)) i
+        );
+    end if;
+    return ranks;
 end
 $$;
 comment on function penstock._back_ranks is 'The ranks of redelivered messages.';
 
-create or replace function penstock._plain_tops(queue_id int) returns bigint[]
-language sql stable
-as $$
-    select array(
-        select coalesce(t.rank, 0)
-        from (
-            select f.ranks from penstock.floors f where f.queue_id = _plain_tops.queue_id order by f.tick desc limit 1
-        ) f
-        cross join lateral unnest(penstock._last_ranks(_plain_tops.queue_id, f.ranks)) with ordinality t(rank, n)
-        order by t.n
-    )
-$$;
-comment on function penstock._plain_tops is
-    'For each priority the last rank from before the queue ranked by tenant.';
-
--- From the first message of a tenant on, the queue ranks by tenant. A second publisher does not wait for an
--- uncommitted first publisher. In that case only its messages are ranked by tenant.
+-- From the first message of a tenant on, the queue ranks by tenant. tenants_from is the last id, so it is not below the
+-- rank of every message that was ready before. A second publisher does not wait for an uncommitted first publisher. In
+-- that case only its messages are ranked by tenant. A publisher that does not see tenants_from yet ranks by the id of
+-- its message, as before.
 create or replace function penstock._begin_tenants(queue_id int) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
 begin
-    perform from penstock.queues q where q.id = queue_id and q.plain_tops is null for no key update skip locked;
+    perform from penstock.queues q where q.id = queue_id and q.tenants_from is null for no key update skip locked;
     if found then
-        update penstock.queues q set plain_tops = penstock._plain_tops(queue_id) where q.id = queue_id;
+        update penstock.queues q set tenants_from = penstock._last_id() where q.id = queue_id;
     end if;
 end
 $$;
@@ -250,7 +202,7 @@ begin
         raised[p + 1] := greatest(newest.ranks[p + 1], coalesce(head, top));
     end loop;
     select penstock._raise_waiting(newest, top) into raised_waiting
-    from penstock.queues q where q.id = _raise_floor.queue_id and (q.quotas is not null or q.plain_tops is not null);
+    from penstock.queues q where q.id = _raise_floor.queue_id and (q.quotas is not null or q.tenants_from is not null);
     if raised = newest.ranks
         and (
             raised_waiting is null

@@ -176,7 +176,7 @@ begin
     loop
         reached := 0;
         for queue in
-            select t.n, q.id, q.name, q.notify, coalesce(q.quotas[1], q.plain_tops[1]) is not null as has_waiting
+            select t.n, q.id, q.name, q.notify, coalesce(q.quotas[1], q.tenants_from) is not null as has_waiting
             from unnest(todo) with ordinality t(id, n)
             cross join lateral (select q.* from penstock.queues q where q.id = t.id) q
             order by t.n
@@ -337,7 +337,7 @@ begin
                         where s.queue_id = q.id and s.expires_at > f.since and s.expires_at <= now
                         order by s.expires_at limit 1
                     ),
-                    case when coalesce(q.quotas[1], q.plain_tops[1]) is not null then
+                    case when coalesce(q.quotas[1], q.tenants_from) is not null then
                         penstock._any_check(q.id, false) or penstock._any_check(q.id, true)
                         or penstock._any_deferred(q.id)
                         or coalesce((
@@ -374,7 +374,7 @@ begin
                         order by s.rank limit 1
                     ) s
                 ) end as capped_low,
-                case when q.plain_tops is not null then
+                case when q.tenants_from is not null then
                     coalesce((
                         select w.rank > f.waiting_rank from penstock.waiting w
                         where w.queue_id = q.id and w.sweep_queue_id = q.id and w.rank >= f.waiting_rank

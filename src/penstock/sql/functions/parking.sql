@@ -22,7 +22,7 @@ declare
     ids bigint[];
     permits smallint[];
     tenant_permits text[];
-    ranked_by_tenant boolean := (select q.plain_tops is not null from penstock.queues q where q.id = queue);
+    ranked_by_tenant boolean := (select q.tenants_from is not null from penstock.queues q where q.id = queue);
 begin
     perform penstock._check_list('message_ids', message_ids);
     perform penstock._check_list('task_names', task_names);

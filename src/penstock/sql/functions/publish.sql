@@ -73,6 +73,7 @@ as $$
 #variable_conflict use_variable
 declare
     now timestamptz := penstock.clock();
+    expires_at timestamptz;
     largest int := 0;
     longest bigint;
     ignored text;
@@ -81,9 +82,10 @@ declare
     default_ttl int;
     payload_limit int;
     kept_until timestamptz;
-    plain_tops bigint[];
+    tenants_from bigint;
     cap int;
     is_denied boolean;
+    is_sent boolean;
     last_rank bigint;
 begin
     -- The fast path: small payloads with common options, of one tenant or into a queue without tenants.
@@ -97,10 +99,10 @@ begin
             select max(pg_column_size(p)) into largest from unnest(payloads) p;
         end if;
         select
-            q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.plain_tops,
+            q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.tenants_from,
             q.tenant_max_active,
             q.publishers is not null and not penstock._may(q.publishers)
-        into queue_id, notify, default_ttl, payload_limit, kept_until, plain_tops, cap, is_denied
+        into queue_id, notify, default_ttl, payload_limit, kept_until, tenants_from, cap, is_denied
         from penstock.queues q where q.name = queue_name;
         if not found or kept_until <= now then
             perform penstock._unknown_queue(queue_name);
@@ -118,7 +120,7 @@ begin
                 longest := penstock._text_bytes(payloads);
             end if;
         end if;
-        if (tenant is null or plain_tops is not null) and cap is null and payload_limit >= 1500 and largest <= 1500
+        if (tenant is null or tenants_from is not null) and cap is null and payload_limit >= 1500 and largest <= 1500
             and coalesce(longest <= payload_limit, true)
         then
             -- An assignment instead of perform: a simple expression needs no executor.
@@ -127,25 +129,30 @@ begin
                     ignored := penstock._check_headers(headers)::text;
                 end if;
             end if;
+            expires_at := now + make_interval(secs => coalesce(ttl_seconds, default_ttl));
             ignored := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
+            -- The queue may have been deleted, or may have got a tenant or a cap, before this transaction got the
+            -- lock. So both statements read the queue again. If they find no such queue, the general path decides.
+            if tenants_from is null then
+                return query
+                insert into penstock.ready as r
+                    (
+                        queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
+                        tenant, headers, payload
+                    )
+                select queue_id, priority, m.id, m.id, 0, false, false, now, expires_at, '', headers, m.payload
+                from penstock.queues q
+                cross join (
+                    select p.payload, nextval('penstock.message_ids') as id from unnest(payloads) p(payload)
+                ) m
+                where q.id = queue_id and q.tenants_from is null
+                returning r.id;
+                is_sent := found;
             -- Oldest first: where messages of this tenant wait, this message goes behind them.
-            if plain_tops is not null and penstock._anything_waits(queue_id) then
-                return query select unnest(penstock._publish(
-                    queue_name, array[queue_id], payloads, bodies, deliver_after, priority, tenant, headers,
-                    ttl_seconds, dedup_key,
-                    deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
-                ));
-                return;
-            end if;
-            -- No wake-up while consumers are behind. They are behind if the first ready message is unlocked and
-            -- older than 50 ms.
-            if plain_tops is not null then
+            elsif not penstock._anything_waits(queue_id) then
                 select
-                    notify and coalesce(head.published_at >= now - interval '50 ms', true),
                     greatest(
-                        head.next_rank,
-                        case when tenant is null
-                            then penstock._plain_top(queue_id, priority, plain_tops[priority + 1], head.next_rank) end,
+                        head.next_rank, tenants_from,
                         (
                             select r.rank from penstock.ready r
                             where r.ranked_by_tenant and r.tenant = coalesce(tenant, '') and r.queue_id = queue_id
@@ -154,60 +161,46 @@ begin
                             order by r.rank desc limit 1
                         )
                     )
-                into notify, last_rank
+                into last_rank
                 from (
-                    select coalesce(r.rank - 1, f.ranks[priority + 1]) as next_rank, r.published_at
+                    select coalesce(r.rank - 1, f.ranks[priority + 1]) as next_rank
                     from (
-                        select f.ranks from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1
+                        select f.ranks from penstock.queues q
+                        cross join lateral (
+                            select f.ranks from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1
+                        ) f
+                        where q.id = queue_id and q.tenant_max_active is null
                     ) f
                     left join lateral (
-                        select r.rank, case when r.xmax = '0' then r.published_at end as published_at
-                        from penstock.ready r
+                        select r.rank from penstock.ready r
                         where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
                         order by r.rank, r.id limit 1
                     ) r on true
                     offset 0
                 ) head;
-            else
-                select
-                    notify and coalesce(
-                        (
-                            select case when r.xmax = '0' then r.published_at end from penstock.ready r
-                            where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
-                            order by r.rank, r.id limit 1
-                        ) >= now - interval '50 ms',
-                        true
-                    ),
+                return query
+                insert into penstock.ready as r
                     (
-                        select r.rank from penstock.ready r
-                        where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
-                        order by r.rank desc, r.id desc limit 1
+                        queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
+                        tenant, headers, payload
                     )
-                into notify, last_rank
-                from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
+                select
+                    queue_id, priority, last_rank + m.n, m.id, 0, false, true, now, expires_at, coalesce(tenant, ''),
+                    headers, m.payload
+                from (
+                    select p.payload, p.n, nextval('penstock.message_ids') as id
+                    from unnest(payloads) with ordinality p(payload, n)
+                ) m
+                where last_rank is not null
+                returning r.id;
+                is_sent := found;
             end if;
-            if not found then
-                perform penstock._unknown_queue(queue_name);
+            if is_sent then
+                if notify then
+                    ignored := penstock._wake(queue_name, currval('penstock.message_ids'))::text;
+                end if;
+                return;
             end if;
-            return query
-            insert into penstock.ready as r
-                (
-                    queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
-                    tenant, headers, payload
-                )
-            select
-                queue_id, priority, coalesce(last_rank + m.n, m.id), m.id, 0, false, plain_tops is not null, now,
-                now + make_interval(secs => coalesce(ttl_seconds, default_ttl)), coalesce(tenant, ''), headers,
-                m.payload
-            from (
-                select p.payload, p.n, nextval('penstock.message_ids') as id
-                from unnest(payloads) with ordinality p(payload, n)
-            ) m
-            returning r.id;
-            if notify then
-                ignored := penstock._wake(queue_name, currval('penstock.message_ids'))::text;
-            end if;
-            return;
         end if;
     end if;
     return query select unnest(penstock._publish(
@@ -231,9 +224,37 @@ create or replace function penstock.publish_message(
     body bytea default null,
     dedup_key text default null
 ) returns bigint
-language plpgsql
+language plpgsql security definer
+/*short*/
 as $$
+#variable_conflict use_variable
+declare
+    now timestamptz;
+    queue_id int;
+    queue_name text;
+    queues int;
+    is_plain boolean;
+    notify boolean;
+    default_ttl int;
+    message_id bigint;
+    is_done boolean;
 begin
+    -- The short path, as in send_message(): the topic has one queue, without limits for the publisher.
+    if /*small_message*/ then
+        select
+            penstock.clock(), count(*), min(q.id), min(q.name), bool_and(q.notify), min(q.message_ttl_seconds),
+            bool_and(
+                q.tenants_from is null and q.max_payload_bytes >= 15000000
+                and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
+                and (q.publishers is null or penstock._may(q.publishers))
+            )
+        into now, queues, queue_id, queue_name, notify, default_ttl, is_plain
+        from penstock.topics t join penstock.queues q on q.topic_id = t.id
+        where t.name = topic_name and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock());
+        if queues = 1 and is_plain then
+            /*insert_small_message*/
+        end if;
+    end if;
     return penstock.publish_messages(
         topic_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
         tenant, headers,
@@ -258,9 +279,28 @@ create or replace function penstock.send_message(
     body bytea default null,
     dedup_key text default null
 ) returns bigint
-language plpgsql
+language plpgsql security definer
+/*short*/
 as $$
+#variable_conflict use_variable
+declare
+    now timestamptz;
+    queue_id int;
+    notify boolean;
+    default_ttl int;
+    message_id bigint;
+    is_done boolean;
 begin
+    if /*small_message*/ then
+        select penstock.clock(), q.id, q.notify, q.message_ttl_seconds into now, queue_id, notify, default_ttl
+        from penstock.queues q
+        where q.name = queue_name and q.tenants_from is null and q.max_payload_bytes >= 15000000
+            and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
+            and (q.publishers is null or penstock._may(q.publishers));
+        if found then
+            /*insert_small_message*/
+        end if;
+    end if;
     return penstock.send_messages(
         queue_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
         tenant, headers,
@@ -282,24 +322,27 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    floor_ranks bigint[] := penstock._floor(queue_id);
-    plain_tops bigint[];
+    is_snapshot boolean := current_setting('transaction_isolation') in ('repeatable read', 'serializable');
+    has_tenants boolean := tenant <> ''
+        or tenants is not null and exists (select from unnest(tenants) t where t is not null);
+    floor_ranks bigint[];
+    next_ranks bigint[];
+    tenants_from bigint;
     cap int;
     waiting boolean[];
     has_new_checks boolean := false;
-    next_ranks bigint[];
-    last_ranks bigint[];
     top_rank bigint;
 begin
-    if floor_ranks is not null
-        and (tenant <> '' or (tenants is not null and exists (select from unnest(tenants) t where t is not null)))
-    then
+    if is_snapshot then
+        -- Null: this transaction cannot see the newest floor. The call refuses a deleted queue.
+        floor_ranks := penstock._floor(queue_id);
+    elsif has_tenants then
         perform penstock._begin_tenants(queue_id);
     end if;
-    select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
-    if cap is not null or plain_tops is not null and (floor_ranks is null or penstock._anything_waits(queue_id)) then
+    select q.tenants_from, q.tenant_max_active into tenants_from, cap from penstock.queues q where q.id = queue_id;
+    if cap is not null or tenants_from is not null and (is_snapshot or penstock._anything_waits(queue_id)) then
         waiting := penstock._put_waiting(
-            queue_id, now, case when floor_ranks is not null then cap else 0 end, ids, payloads, bodies, large,
+            queue_id, now, case when is_snapshot then 0 else cap end, ids, payloads, bodies, large,
             priority, tenant, headers, expires_at,
             due_at, dedup_key, priorities, tenants, headers_list, expiries, due_times, dedup_keys
         );
@@ -323,86 +366,61 @@ begin
         from /*new_messages*/ m
         where m.due_at > now and m.id is not null;
     end if;
-    if plain_tops is null and tenant = '' and tenants is null and priorities is null and headers_list is null
+    if tenants_from is null and not has_tenants and priorities is null and headers_list is null
         and expiries is null
         and due_at is null and due_times is null and dedup_keys is null
     then
-        last_ranks := penstock._last_ranks(queue_id, floor_ranks);
-        with inserted as (
-            insert into penstock.ready
-                (
-                    queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
-                    tenant, dedup_key, headers, payload, body
-                )
-            select
-                queue_id, priority, coalesce(last_ranks[priority + 1] + m.n, m.id), m.id, 0,
-                coalesce(m.large, false), false, now, expires_at, '', dedup_key,
-                headers, m.payload, m.body
-            from unnest(ids, payloads, bodies, large) with ordinality m(id, payload, body, large, n)
-            where m.id is not null
-            returning rank
-        )
-        select max(p.rank) into top_rank from inserted p;
-    else
-        next_ranks := penstock._next_ranks(queue_id, floor_ranks);
-        if plain_tops is null then
-            last_ranks := penstock._last_ranks(queue_id, floor_ranks);
-        end if;
-        -- The expression of _last_rank(), inlined: one call for each tenant would cost more than the index search.
-        with inserted as (
-            insert into penstock.ready (queue_id, rank, ranked_by_tenant, holds_tenant_permit, /*carried*/)
-            select
-                queue_id,
-                coalesce(
-                    m.nth + max(
-                        case
-                            when m.nth > 1 then null
-                            when not m.ranked_by_tenant then last_ranks[m.priority + 1]
-                            when floor_ranks is not null then greatest(
-                                next_ranks[m.priority + 1],
-                                case
-                                    when m.tenant = ''
-                                        then penstock._plain_top(
-                                            queue_id, m.priority, plain_tops[m.priority + 1],
-                                            next_ranks[m.priority + 1]
-                                        )
-                                end,
-                                (
-                                    select r.rank from penstock.ready r
-                                    where r.ranked_by_tenant and r.tenant = m.tenant and r.queue_id = queue_id
-                                        and r.priority = m.priority
-                                        and r.rank > next_ranks[m.priority + 1]
-                                    order by r.rank desc limit 1
-                                )
-                            )
-                        end
-                    ) over (partition by m.priority, m.tenant),
-                    m.id
-                ),
-                m.ranked_by_tenant, cap is not null, /*carried m*/
-            from (
-                select
-                    x.*, plain_tops is not null or x.tenant <> '' as ranked_by_tenant,
-                    row_number() over (partition by x.priority, x.tenant order by x.n) as nth
-                from /*new_messages*/ x
-                where coalesce(x.due_at <= now, true) and x.id is not null and waiting[x.n] is not true
-            ) m
-            returning rank
-        )
-        select max(p.rank) into top_rank from inserted p;
+        insert into penstock.ready
+            (
+                queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at,
+                tenant, dedup_key, headers, payload, body
+            )
+        select
+            queue_id, priority, m.id, m.id, 0, coalesce(m.large, false), false, now, expires_at, '', dedup_key,
+            headers, m.payload, m.body
+        from unnest(ids, payloads, bodies, large) m(id, payload, body, large)
+        where m.id is not null;
+        return found;
     end if;
+    if not is_snapshot and (has_tenants or tenants_from is not null) then
+        floor_ranks := penstock._floor(queue_id);
+        next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+    end if;
+    -- The expression of _last_rank(), inlined: one call for each tenant would cost more than the index search.
+    with inserted as (
+        insert into penstock.ready (queue_id, rank, ranked_by_tenant, holds_tenant_permit, /*carried*/)
+        select
+            queue_id,
+            coalesce(
+                m.nth + max(
+                    case
+                        when m.nth = 1 and m.ranked_by_tenant and floor_ranks is not null then greatest(
+                            next_ranks[m.priority + 1], tenants_from,
+                            (
+                                select r.rank from penstock.ready r
+                                where r.ranked_by_tenant and r.tenant = m.tenant and r.queue_id = queue_id
+                                    and r.priority = m.priority
+                                    and r.rank > next_ranks[m.priority + 1]
+                                order by r.rank desc limit 1
+                            )
+                        )
+                    end
+                ) over (partition by m.priority, m.tenant),
+                m.id
+            ),
+            m.ranked_by_tenant, cap is not null, /*carried m*/
+        from (
+            select
+                x.*, tenants_from is not null or x.tenant <> '' as ranked_by_tenant,
+                row_number() over (partition by x.priority, x.tenant order by x.n) as nth
+            from /*new_messages*/ x
+            where coalesce(x.due_at <= now, true) and x.id is not null and waiting[x.n] is not true
+        ) m
+        returning rank
+    )
+    select max(p.rank) into top_rank from inserted p;
     perform penstock._cover(top_rank);
-    return has_new_checks or top_rank is not null and (
-        floor_ranks is null
-        or not exists (
-            select from (
-                select case when r.xmax = '0' then r.published_at end as published_at from penstock.ready r
-                where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_ranks[priority + 1]
-                order by r.rank, r.id limit 1
-            ) head
-            where head.published_at < now - interval '50 ms'
-        )
-    );
+    return has_new_checks or top_rank is not null;
 end
 $$;
 comment on function penstock._put is
@@ -490,6 +508,7 @@ declare
     default_ttl int;
     payload_limit int;
     default_ttls int[];
+    ignored text;
 begin
     if n is null then
         perform penstock._invalid('no payloads given: null', 'An empty array publishes nothing.');
@@ -538,7 +557,7 @@ begin
     end if;
 
     foreach queue_id in array queue_ids loop
-        perform pg_advisory_xact_lock_shared(1346719315, queue_id);
+        ignored := pg_advisory_xact_lock_shared(1346719315, queue_id)::text;
     end loop;
     -- Some queues may have been deleted before this transaction got their lock. A topic continues with the other
     -- queues.

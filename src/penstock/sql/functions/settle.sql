@@ -180,12 +180,57 @@ comment on function penstock._ack_one_by_one is
     'Acks messages with distant ids before PostgreSQL 17, where one statement would scan all leases between the '
     'ids.';
 
+-- The short path is one statement. It takes only a message without a dedup key, a large payload and a permit.
 create or replace function penstock.ack_message(
     queue_name text, message_id bigint, token text, result jsonb default null
 ) returns boolean
-language plpgsql
+language plpgsql security definer
+/*short*/
+set enable_bitmapscan = off
 as $$
+#variable_conflict use_variable
+declare
+    queue_id int;
+    keep boolean;
 begin
+    select q.id, q.retain_completed_seconds > 0 into queue_id, keep
+    from penstock.queues q
+    where q.name = queue_name and q.quotas is null and q.tenant_max_active is null
+        and (q.consumers is null or penstock._may(q.consumers));
+    if keep and coalesce(pg_column_size(array[result]) <= 25600, true) then
+        with removed as (
+            delete from penstock.active a
+            where a.queue_id = queue_id and a.id = message_id and a.token = token
+                and a.dedup_key is null and not a.large and a.permit is null and not a.holds_tenant_permit
+            returning
+                a.priority, a.attempts, a.claimed_at, a.published_at, a.tenant, a.headers, a.payload, a.body, a.errors
+        )
+        insert into penstock.done
+            (
+                queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers,
+                payload, body, errors, result
+            )
+        select
+            queue_id, message_id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant,
+            token, g.headers, g.payload, g.body, g.errors, result
+        from removed g;
+        if found then
+            return true;
+        end if;
+    elsif not keep then
+        delete from penstock.active a
+        where a.queue_id = queue_id and a.id = message_id and a.token = token
+            and a.dedup_key is null and not a.large and a.permit is null and not a.holds_tenant_permit;
+        if found then
+            return true;
+        end if;
+    end if;
+    if queue_id is not null then
+        perform from penstock.active a where a.queue_id = queue_id and a.id = message_id and a.token = token;
+        if not found then
+            return false;
+        end if;
+    end if;
     return exists (
         select from penstock.ack_messages(
             queue_name, array[message_id], array[token], case when result is not null then array[result] end

@@ -326,7 +326,7 @@ declare
     ranks bigint[];
     from_rank bigint;
     since timestamptz;
-    tops bigint[];
+    tenants_from bigint;
     names text[];
     is_exact boolean;
     plain record;
@@ -351,7 +351,7 @@ begin
     end if;
     -- Messages that were published before the first tenant are in no index by tenant. Estimate them from their last
     -- ranks, where no other messages are between them.
-    select q.plain_tops into tops from penstock.queues q where q.id = queue_id;
+    select q.tenants_from into tenants_from from penstock.queues q where q.id = queue_id;
     select
         sum(case when x.rows < most then x.n else greatest(x.n, x.n::float8 * (x.last - x.head + 1) / (x.last - x.first + 1)) end)::bigint as estimate,
         min(x.oldest) as oldest
@@ -367,7 +367,7 @@ begin
         from unnest(lines) p
         cross join lateral (
             select r.rank, r.ranked_by_tenant, r.published_at from penstock.ready r
-            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and r.rank <= coalesce(tops[p + 1], 9223372036854775807)
+            where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] and r.rank <= coalesce(tenants_from, 9223372036854775807)
             order by r.rank desc, r.id desc limit most
         ) r
         group by p

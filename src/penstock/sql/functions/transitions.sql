@@ -85,8 +85,7 @@ declare
     error constant text := case when verdict = 'lost' then 'the lease ran out' when is_one then errors[1] end;
     floor_ranks bigint[];
     next_ranks bigint[];
-    last_ranks bigint[];
-    plain_tops bigint[];
+    tenants_from bigint;
     last_id bigint;
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
@@ -106,8 +105,8 @@ begin
     if verdict <> 'reject' then
         select
             coalesce(case when is_one then limits[1] end, nullif(q.max_delivery_attempts, 0)),
-            q.retry_delays, q.notify, q.name, q.plain_tops
-        into most, retry_delays, wakes, name, plain_tops
+            q.retry_delays, q.notify, q.name, q.tenants_from
+        into most, retry_delays, wakes, name, tenants_from
         from penstock.queues q where q.id = queue_id;
         floor_ranks := penstock._floor(queue_id);
         last_id := penstock._last_id();
@@ -163,13 +162,13 @@ begin
                     case when verdict = 'release' then 0 else retry_delays[least(g.attempts, cardinality(retry_delays))] end
                 ) as delay,
                 case
-                    when plain_tops is null
+                    when tenants_from is null
                         and (verdict = 'release' or verdict = 'lost' and penstock._lost_deliveries(g.errors) = 0)
                         then 'front'
                     else 'back'
                 end as entry,
                 -- A snapshot that cannot see the newest floor cannot rank by tenant.
-                plain_tops is not null and floor_ranks is null as waits
+                tenants_from is not null and floor_ranks is null as waits
             from removed g
         ), to_dead as (
             insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
@@ -180,7 +179,7 @@ begin
             select queue_id, queue_id, now + make_interval(secs => j.delay), /*carried j*/
             from judged j where j.reason is null and j.delay > 0
         ), moving as (
-            select j.*, j.id as turn, plain_tops is not null as ranked_by_tenant
+            select j.*, j.id as turn, tenants_from is not null as ranked_by_tenant
             from judged j where j.reason is null and j.delay = 0
         ), /*enter_ready*/
         select
@@ -339,9 +338,8 @@ as $$
 declare
     floor_ranks bigint[];
     next_ranks bigint[];
-    last_ranks bigint[];
     last_id bigint;
-    plain_tops bigint[];
+    tenants_from bigint;
     cap int;
     top_rank bigint;
     moved bigint[];
@@ -381,9 +379,8 @@ begin
     end if;
     floor_ranks := penstock._floor(queue_id);
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
-    last_ranks := penstock._last_ranks(queue_id, floor_ranks);
     last_id := penstock._last_id();
-    select q.plain_tops, q.tenant_max_active into plain_tops, cap from penstock.queues q where q.id = queue_id;
+    select q.tenants_from, q.tenant_max_active into tenants_from, cap from penstock.queues q where q.id = queue_id;
     if cap is not null then
         holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, tenants);
         permit_of := penstock._by_id(ids, holds_tenant_permit::text[]);
@@ -392,12 +389,12 @@ begin
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     ), moving as (
         select
-            /*carried g*/, plain_tops is not null or g.tenant <> '' as ranked_by_tenant,
+            /*carried g*/, tenants_from is not null or g.tenant <> '' as ranked_by_tenant,
             coalesce((permit_of ->> g.id::text)::boolean, false) as holds_tenant_permit,
             not coalesce((permit_of ->> g.id::text)::boolean, true) as waits,
             case
                 when g.attempts = 0 and g.parked_as is null then 'new'
-                when g.parked_as is not null and plain_tops is null and g.tenant = '' then 'front'
+                when g.parked_as is not null and tenants_from is null and g.tenant = '' then 'front'
                 else 'back'
             end as entry,
             row_number() over (order by g.parked_rank, g.due_at, g.id) as turn

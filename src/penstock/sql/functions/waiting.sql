@@ -64,7 +64,7 @@ declare
     at timestamptz := penstock.clock();
     next_ranks bigint[];
     from_rank bigint;
-    plain_tops bigint[];
+    tenants_from bigint;
     ids bigint[];
     top_rank bigint;
     moved text[];
@@ -87,7 +87,7 @@ begin
         return array_fill(0, array[cardinality(tenants)]);
     end if;
     next_ranks := penstock._next_ranks(queue_id, floor_ranks);
-    select q.plain_tops into plain_tops from penstock.queues q where q.id = queue_id;
+    select q.tenants_from into tenants_from from penstock.queues q where q.id = queue_id;
     with removed as (
         delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
     ), put as (
@@ -95,7 +95,7 @@ begin
         select
             queue_id, true, holds_tenant_permit,
             g.nth + max(
-                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, true, next_ranks, null, plain_tops) end
+                case when g.nth = 1 then penstock._last_rank(queue_id, g.priority, g.tenant, next_ranks, tenants_from) end
             ) over (partition by g.tenant, g.priority),
             /*carried g*/
         from (select x.*, row_number() over (partition by x.tenant, x.priority order by x.redelivered desc, x.rank) as nth from removed x) g

@@ -29,7 +29,7 @@ create table penstock.queues (
     tenant_max_active int,
     notify boolean not null default true,
     quotas int[],
-    plain_tops bigint[],
+    tenants_from bigint,
     publishers text[],
     consumers text[],
     viewers text[],
@@ -67,9 +67,9 @@ comment on column penstock.queues.publishers is
     'viewers are null, too.';
 comment on column penstock.queues.consumers is 'Roles that may consume from the queue.';
 comment on column penstock.queues.viewers is 'Roles that may view the queue, including payloads.';
-comment on column penstock.queues.plain_tops is
-    'Not a setting: null until the first message of a tenant; then, per priority, the last rank assigned before '
-    'that message.';
+comment on column penstock.queues.tenants_from is
+    'Not a setting: null until the first message of a tenant; then the rank behind which tenants share the queue. '
+    'Messages from before the first tenant have lower ranks and are served first.';
 
 -- One id for each published message, the same in every queue of its topic. Ranks never exceed the last id.
 create sequence penstock.message_ids as bigint;
@@ -107,15 +107,15 @@ comment on column penstock.floors.passed_over is
 create table penstock.ready (
     queue_id int not null,
     priority smallint not null,
-    rank bigint not null,
-    id bigint not null,
-    attempts int not null,
-    attempts_limit int,
     large boolean not null,
     ranked_by_tenant boolean not null,
+    rank bigint not null,
+    id bigint not null,
+    published_at timestamptz not null,
+    attempts int not null,
+    attempts_limit int,
     holds_tenant_permit boolean not null default false,
     redelivered boolean not null default false,
-    published_at timestamptz not null,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
@@ -183,19 +183,20 @@ comment on column penstock.scheduled.parked_alone is
     'Whether a delivery of the parked message was lost with its worker. Such messages have their own line, because '
     'only a few may run side by side.';
 
+-- Every message is written to active and to done, so the columns are in an order without padding between them.
 create table penstock.active (
     queue_id int not null,
     sweep_queue_id int not null,
     id bigint not null,
-    priority smallint not null,
-    attempts int not null,
-    attempts_limit int,
-    permit smallint,
-    large boolean not null,
-    holds_tenant_permit boolean not null default false,
     vt timestamptz not null,
     claimed_at timestamptz not null,
     published_at timestamptz not null,
+    attempts int not null,
+    priority smallint not null,
+    large boolean not null,
+    holds_tenant_permit boolean not null default false,
+    attempts_limit int,
+    permit smallint,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
@@ -321,13 +322,13 @@ comment on table penstock.dead is 'Dead letters, with the reason, the last error
 
 -- maintain() attaches the partitions of the coming days. Other rows go to the default partition.
 create table penstock.done (
-    queue_id int not null,
     id bigint not null,
-    priority smallint not null,
-    attempts int not null,
     completed_at timestamptz not null,
     claimed_at timestamptz not null,
     published_at timestamptz not null,
+    queue_id int not null,
+    attempts int not null,
+    priority smallint not null,
     tenant text collate "C" not null,
     token text collate "C" not null,
     headers jsonb,
