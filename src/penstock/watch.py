@@ -79,6 +79,7 @@ class Watch:
         self._step = 0
         self._may_try = False
         self._idle_not_before = -math.inf
+        self._began_at = -math.inf
 
     # For consumers
 
@@ -168,6 +169,7 @@ class Watch:
         """The session has this role from now on. The first consumer looks: it may have missed a message."""
         with self._lock:
             self.role = role
+            self._began_at = now()
             self._may_try = False
             self._step = 0
             self._empty_looks = 0
@@ -193,7 +195,7 @@ class Watch:
 
         Usually a send is just testing whether the session is idle. But another session may keep the lock.
         """
-        return min(PAUSES[-1], (at - self._found_at) / 20)
+        return min(PAUSES[-1], (at - max(self._found_at, self._began_at)) / 20)
 
     def check(self) -> None:
         """check_at is over."""
