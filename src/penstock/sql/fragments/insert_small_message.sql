@@ -1,5 +1,5 @@
--- The end of the short path: queue_id is a queue without tenants. The message's id is drawn under the queue's lock and is
--- the rank. The queue may have been deleted, or may have got a tenant or a cap, before this transaction got the lock.
+-- The end of the short path: queue_id is a queue without tenants. The message's id is drawn under the queue's lock and
+-- is the rank. The queue may have been deleted, or may have got a tenant or a cap, before this transaction got the lock.
 -- Then the insert finds no such queue, and the general path decides.
 -- Assignments instead of perform: PostgreSQL evaluates a simple expression without a plan.
 -- Variables: now, queue_id, queue_name, notify, default_ttl, message_id, is_done.
