@@ -1,6 +1,6 @@
--- The end of the short path: queue_id is a queue without tenants. The message's id is drawn under the queue's lock and is
--- the rank. The queue may have been deleted, or may have got a tenant or a cap, before this transaction got the lock.
--- Then the insert finds no such queue, and the general path decides.
+-- The end of the short path: queue_id is a queue without tenants. The message's id is drawn under the queue's lock and
+-- is the rank. The queue may have been deleted, or may have got a tenant or a cap, before this transaction got the
+-- lock. Then the insert finds no such queue, and the general path decides.
 -- Assignments instead of perform: PostgreSQL evaluates a simple expression without a plan.
 -- Variables: now, queue_id, queue_name, notify, default_ttl, message_id, is_done.
 is_done := pg_advisory_xact_lock_shared(1346719315, queue_id) is not null;

@@ -1,5 +1,5 @@
--- Whether the parameters of a send of one message fit the short path: a small payload or body, no delay, no tenant and no
--- dedup key. A value in an array is not compressed (_text_bytes).
+-- Whether the parameters of a send of one message fit the short path: a small payload or body, no delay, no tenant and
+-- no dedup key. A value in an array is not compressed (_text_bytes).
 deliver_after is null and tenant is null and dedup_key is null and priority in (0, 1, 2, 3)
 and (payload is null) <> (body is null) and coalesce(ttl_seconds > 0, true)
 and coalesce(octet_length(body), pg_column_size(array[payload])) <= 1500
