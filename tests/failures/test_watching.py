@@ -233,11 +233,11 @@ def test_a_busy_queue_is_polled_and_sends_do_not_notify(
     with session(tcp_dsn) as ear:
         ear.execute(calls.listen(keys_of(sql18).channel))
         number, deadline, ids = 0, time.monotonic() + 15, [0]
-        while consumer.role is not Role.POLLING and time.monotonic() < deadline:
+        while number < penstock.watch.BUSY_FINDS or consumer.role is not Role.POLLING:
+            assert time.monotonic() < deadline
             ids.append(send(sql18, number))
             assert consumer.next(SLOW_POLL_SECONDS) == number
             number += 1
-        assert number >= penstock.watch.BUSY_FINDS
         # Without a pause, so that the queue is not quiet in between.
         for more in range(number, number + 200):
             send(sql18, more)

@@ -221,20 +221,18 @@ class AsyncListener:
                 await self._command(connection, calls.start_polling(keys))
                 watch.begin(Role.POLLING)
             elif watch.role is Role.POLLING:
-                await self._become_idle(connection, watch, keys)
-            elif await self._command(connection, calls.try_to_watch(keys)) == b"t":
-                watch.begin(Role.POLLING)
-                if wanted is Role.IDLE:
-                    await self._become_idle(connection, watch, keys)
+                if await self._command(connection, calls.try_to_idle(keys)) == b"t":
+                    watch.begin(Role.IDLE)
+                else:
+                    watch.stay()
+            elif await self._command(connection, calls.try_to_watch(keys)) != b"t":
+                watch.stay()
+            elif wanted is Role.IDLE and await self._command(connection, calls.try_to_idle(keys)) == b"t":
+                watch.begin(Role.IDLE)
             else:
+                watch.begin(Role.POLLING)
                 watch.stay()
         return changed
-
-    async def _become_idle(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
-        if await self._command(connection, calls.try_to_idle(keys)) == b"t":
-            watch.begin(Role.IDLE)
-        else:
-            watch.stay()
 
     async def _hand_over(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
         await self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))

@@ -224,20 +224,18 @@ class Listener:
                 self._command(connection, calls.start_polling(keys))
                 watch.begin(Role.POLLING)
             elif watch.role is Role.POLLING:
-                self._become_idle(connection, watch, keys)
-            elif self._command(connection, calls.try_to_watch(keys)) == b"t":
-                watch.begin(Role.POLLING)
-                if wanted is Role.IDLE:
-                    self._become_idle(connection, watch, keys)
+                if self._command(connection, calls.try_to_idle(keys)) == b"t":
+                    watch.begin(Role.IDLE)
+                else:
+                    watch.stay()
+            elif self._command(connection, calls.try_to_watch(keys)) != b"t":
+                watch.stay()
+            elif wanted is Role.IDLE and self._command(connection, calls.try_to_idle(keys)) == b"t":
+                watch.begin(Role.IDLE)
             else:
+                watch.begin(Role.POLLING)
                 watch.stay()
         return changed
-
-    def _become_idle(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
-        if self._command(connection, calls.try_to_idle(keys)) == b"t":
-            watch.begin(Role.IDLE)
-        else:
-            watch.stay()
 
     def _hand_over(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
         self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))

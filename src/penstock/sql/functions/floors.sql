@@ -129,18 +129,24 @@ end
 $$;
 comment on function penstock._back_ranks is 'The ranks of redelivered messages.';
 
--- From the first message of a tenant on, the queue ranks by tenant. tenants_from is the last id, so it is not below the
--- rank of every message that was ready before. A second publisher does not wait for an uncommitted first publisher. In
+-- From the first message of a tenant on, the queue ranks by tenant. tenants_from is the last id before those of the
+-- publish, or the last id of all if other sessions drew some meanwhile. So it is not below the rank of any message that
+-- another session published before. A second publisher does not wait for an uncommitted first publisher. In
 -- that case only its messages are ranked by tenant. A publisher that does not see tenants_from yet ranks by the id of
 -- its message, as before.
-create or replace function penstock._begin_tenants(queue_id int) returns void
+create or replace function penstock._begin_tenants(queue_id int, ids bigint[]) returns void
 language plpgsql
 as $$
 #variable_conflict use_variable
 begin
     perform from penstock.queues q where q.id = queue_id and q.tenants_from is null for no key update skip locked;
     if found then
-        update penstock.queues q set tenants_from = penstock._last_id() where q.id = queue_id;
+        update penstock.queues q
+        set tenants_from = (
+            select case when max(i.id) = penstock._last_id() then min(i.id) - 1 else penstock._last_id() end
+            from unnest(ids) i(id)
+        )
+        where q.id = queue_id;
     end if;
 end
 $$;

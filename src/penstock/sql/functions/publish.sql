@@ -337,7 +337,7 @@ begin
         -- Null: this transaction cannot see the newest floor. The call refuses a deleted queue.
         floor_ranks := penstock._floor(queue_id);
     elsif has_tenants then
-        perform penstock._begin_tenants(queue_id);
+        perform penstock._begin_tenants(queue_id, ids);
     end if;
     select q.tenants_from, q.tenant_max_active into tenants_from, cap from penstock.queues q where q.id = queue_id;
     if cap is not null or tenants_from is not null and (is_snapshot or penstock._anything_waits(queue_id)) then
