@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import watch
-from penstock.watch import BEHIND_SECONDS, BUSY_FINDS, LINGER_SECONDS, PAUSES, QUIET_SECONDS, Role, Watch
+from penstock.watch import BEHIND_SECONDS, BUSY_EVENTS, LINGER_SECONDS, PAUSES, QUIET_SECONDS, Role, Watch
 
 
 class Flag:
@@ -95,16 +95,17 @@ def test_a_busy_session_polls_until_the_queue_is_quiet(one: Watch, time: Time) -
     flag = Flag()
     one.enter(flag)
     one.begin(Role.IDLE)
-    for _ in range(BUSY_FINDS):
+    for _ in range(BUSY_EVENTS):
         assert wanted(one) is Role.IDLE
         one.looked(flag, 1, 0.001)
     assert wanted(one) is Role.POLLING
     one.begin(Role.POLLING)
     assert one.looked(flag, 0, 0.0001) == watch.POLL_SECONDS
-    assert one.looked(flag, 0, 0.01) == 0.02
+    assert one.looked(flag, 0, 0.01) == 0.01
+    assert one.looked(flag, 0, 1.0) == watch.LONGEST_POLL_SECONDS
     for _ in range(watch.EMPTY_LOOKS):
         one.looked(flag, 0, 0.0001)
-    assert one.looked(flag, 0, 0.0001) == watch.LONGEST_POLL_SECONDS
+    assert one.looked(flag, 0, 0.0001) == watch.SLOW_POLL_SECONDS
     assert one.looked(flag, 1, 0.0001) == watch.POLL_SECONDS
     time.at += QUIET_SECONDS - 0.001
     assert wanted(one) is Role.POLLING
@@ -134,10 +135,67 @@ def test_finds_over_a_longer_time_are_not_busy(one: Watch, time: Time) -> None:
     flag = Flag()
     one.enter(flag)
     one.begin(Role.IDLE)
-    for _ in range(10 * BUSY_FINDS):
+    for _ in range(10 * BUSY_EVENTS):
         one.looked(flag, 1, 0.001)
         time.at += 0.06
     assert wanted(one) is Role.IDLE
+
+
+def test_a_batch_and_notifications_without_a_message_are_busy(one: Watch) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.begin(Role.IDLE)
+    one.looked(flag, 100, 0.001)
+    assert wanted(one) is Role.POLLING
+    one.begin(Role.POLLING)
+    one.begin(Role.IDLE)
+    for _ in range(BUSY_EVENTS):
+        assert wanted(one) is Role.IDLE
+        one.wake()
+        one.looked(flag, 0, 0.001)
+    assert wanted(one) is Role.POLLING
+
+
+def test_a_session_that_polls_in_vain_polls_longer_the_next_time(one: Watch, time: Time) -> None:
+    flag = Flag()
+    one.enter(flag)
+    for _ in range(4):
+        one.begin(Role.POLLING)
+        time.at += 10
+        one.begin(Role.IDLE)
+    one.begin(Role.POLLING)
+    time.at += 1.5
+    assert wanted(one) is Role.POLLING
+    time.at += 0.2
+    assert wanted(one) is Role.IDLE
+    one.looked(flag, 1, 0.001)
+    time.at += QUIET_SECONDS + 0.01
+    assert wanted(one) is Role.IDLE
+
+
+def test_a_consumer_takes_the_place_of_one_that_does_not_come_back_from_its_look(
+    one: Watch, time: Time
+) -> None:
+    flags = [Flag() for _ in range(3)]
+    for flag in flags:
+        one.enter(flag)
+    one.begin(Role.IDLE)
+    time.at += BEHIND_SECONDS
+    assert one.looked(flags[1], 0, 0.001) == PAUSES[0]
+    one.wake()
+    assert [flag.times for flag in flags] == [1, 1, 0]
+    assert one.looked(flags[2], 0, 0.001) == 2 * BEHIND_SECONDS
+    # The stuck one is back.
+    assert one.looked(flags[0], 0, 5.0) == BEHIND_SECONDS
+
+
+def test_a_consumer_that_found_nothing_waits_from_then_on(one: Watch) -> None:
+    """In one step: else the first one could leave in between, and no consumer would look."""
+    first, second = Flag(), Flag()
+    one.looked(first, 0, 0.001)
+    assert one.looked(second, 0, 0.001) == BEHIND_SECONDS
+    one.leave(first)
+    assert second.times == 1
 
 
 def test_a_polling_session_does_not_heed_notifications(one: Watch) -> None:

@@ -21,20 +21,27 @@ from penstock.concurrency import now
 
 __all__ = ["Role", "Watch"]
 
-# A queue is busy after so many looks that found a message within so many seconds.
-BUSY_FINDS = 20
+# A queue is busy after so many messages and notifications within so many seconds. A message that notified
+# counts twice.
+BUSY_EVENTS = 40
 BUSY_SECONDS = 1.0
-# A busy queue is idle again after so long without a message.
+# A busy queue is idle again after so long without a message. If polling found none at all, the next time
+# takes longer: notifications come, but there is no permit for a message.
 QUIET_SECONDS = 0.1
+LONGEST_QUIET_SECONDS = 3.2
 # Between two looks of a session that polls. The pause grows if looks find nothing, or take long.
 POLL_SECONDS = 0.002
-LONGEST_POLL_SECONDS = 0.005
+SLOW_POLL_SECONDS = 0.005
+LONGEST_POLL_SECONDS = 0.02
 EMPTY_LOOKS = 10
 # Looks of a session that does not poll. The first ones find messages of sends that met no idle session, so
 # did not notify, and were committed late.
 PAUSES: tuple[float, ...] = (0.005, 0.02, 0.1, 0.5, 1.0)
-# A consumer that waits behind another one looks when its flag is set.
-BEHIND_SECONDS = 3600.0
+# A consumer that waits behind others looks when its flag is set, or after so long for each of those. If the
+# first one has not come back from its look for so long, the other one takes its place.
+BEHIND_SECONDS = 1.5
+STUCK_SECONDS = 1.0
+FARTHEST = 64
 # A session hands over its watch if none of its consumers has had room for so long.
 LINGER_SECONDS = 0.01
 
@@ -73,27 +80,33 @@ class Watch:
         self._lock = threading.Lock()
         self._waiting: dict[Settable, None] = {}
         self._left_at = -math.inf
-        self._finds: deque[float] = deque(maxlen=BUSY_FINDS)
+        self._events: deque[float] = deque(maxlen=BUSY_EVENTS)
         self._found_at = -math.inf
+        self._looked_at = -math.inf
+        self._began_at = -math.inf
+        self._quiet_seconds = QUIET_SECONDS
+        self._idle_not_before = -math.inf
         self._empty_looks = 0
         self._step = 0
         self._may_try = False
-        self._idle_not_before = -math.inf
-        self._began_at = -math.inf
 
     # For consumers
 
     def enter(self, flag: Settable) -> None:
         """A consumer has room. It looks when its flag is set, or after the pause that looked() returns."""
         with self._lock:
-            if flag in self._waiting:
-                return
-            self._waiting[flag] = None
-            is_first = len(self._waiting) == 1
-            if is_first and self.role is Role.STANDBY:
-                self._may_try = True
-        if is_first and self.role is Role.STANDBY:
+            is_changed = self._enter(flag)
+        if is_changed:
             self._changed()
+
+    def _enter(self, flag: Settable) -> bool:
+        if flag in self._waiting:
+            return False
+        self._waiting[flag] = None
+        if len(self._waiting) == 1:
+            self._looked_at = now()
+            self._may_try = self._may_try or self.role is Role.STANDBY
+        return self._may_try
 
     def leave(self, flag: Settable) -> None:
         """A consumer has no room any more. The next one looks: there may be more messages."""
@@ -104,6 +117,7 @@ class Watch:
             was_lead = next(iter(self._waiting)) is flag
             del self._waiting[flag]
             if self._waiting and was_lead:
+                self._looked_at = now()
                 next(iter(self._waiting)).set()
             elif not self._waiting:
                 self._left_at = now()
@@ -114,35 +128,56 @@ class Watch:
             self._changed()
 
     def looked(self, flag: Settable, found: int, took: float) -> float:
-        """A consumer has looked: so many messages in so many seconds. In how many seconds to look again."""
+        """A consumer has looked: so many messages in so many seconds. In how many seconds to look again.
+
+        A consumer that found nothing waits from now on.
+        """
         at = now()
         with self._lock:
+            is_changed = not found and self._enter(flag)
             if found:
-                self._finds.append(at)
+                self._events.extend([at] * min(found, BUSY_EVENTS))
                 self._found_at = at
+                self._quiet_seconds = QUIET_SECONDS
                 self._empty_looks = 0
             else:
                 self._empty_looks += 1
-            is_changed = self._wanted(at) is not self.role
-            if self._waiting and next(iter(self._waiting)) is not flag:
-                pause = BEHIND_SECONDS
-            elif self.role is Role.POLLING:
-                pause = POLL_SECONDS if self._empty_looks < EMPTY_LOOKS else LONGEST_POLL_SECONDS
-                pause = max(pause, 2 * took, self._quiet_pause(at))
+            position = self._position(flag)
+            if position and at - self._looked_at > STUCK_SECONDS:
+                self._waiting = {flag: None} | self._waiting
+                position = 0
+            if position:
+                pause = BEHIND_SECONDS * position
             else:
-                if found and self.role is not Role.IDLE:
-                    self._step = 0
-                pause = PAUSES[self._step]
-                if self._step < len(PAUSES) - 1:
-                    self._step += 1
-                else:
-                    # Not all sessions at once.
-                    pause *= random.uniform(0.8, 1.2)
-                    if self.role is Role.STANDBY:
-                        self._may_try = is_changed = True
+                self._looked_at = at
+                pause = self._pause(at, found, took)
+            is_changed = is_changed or self._wanted(at) is not self.role
         if is_changed:
             self._changed()
         return pause
+
+    def _position(self, flag: Settable) -> int:
+        """How many consumers wait before this one."""
+        if flag not in self._waiting:
+            return 0
+        for position, other in enumerate(self._waiting):
+            if other is flag or position == FARTHEST:
+                return position
+        return 0
+
+    def _pause(self, at: float, found: int, took: float) -> float:
+        if self.role is Role.POLLING:
+            pause = POLL_SECONDS if self._empty_looks < EMPTY_LOOKS else SLOW_POLL_SECONDS
+            return max(pause, min(took, LONGEST_POLL_SECONDS), self._quiet_pause(at))
+        if found:
+            self._step = 0
+        pause = PAUSES[self._step]
+        if self._step < len(PAUSES) - 1:
+            self._step += 1
+            return pause
+        self._may_try = self._may_try or self.role is Role.STANDBY
+        # Not all sessions at once.
+        return pause * random.uniform(0.8, 1.2)
 
     # For the listener
 
@@ -153,13 +188,15 @@ class Watch:
             return self._wanted(now())
 
     def _wanted(self, at: float) -> Role:
-        is_busy = len(self._finds) == BUSY_FINDS and at - self._finds[0] < BUSY_SECONDS
+        is_busy = len(self._events) == BUSY_EVENTS and at - self._events[0] < BUSY_SECONDS
         if not self._waiting:
             is_over = self.role.is_watching and at >= self._left_at + LINGER_SECONDS
             return Role.STANDBY if is_over else self.role
         if self.role is Role.IDLE and is_busy:
             return Role.POLLING
-        if self.role is Role.POLLING and at >= max(self._found_at + QUIET_SECONDS, self._idle_not_before):
+        if self.role is Role.POLLING and at >= max(
+            self._quiet_at + self._quiet_seconds, self._idle_not_before
+        ):
             return Role.IDLE
         if self.role is Role.STANDBY and self._may_try:
             return Role.POLLING if is_busy else Role.IDLE
@@ -168,6 +205,8 @@ class Watch:
     def begin(self, role: Role) -> None:
         """The session has this role from now on. The first consumer looks: it may have missed a message."""
         with self._lock:
+            if self.role is Role.POLLING and self._found_at < self._began_at:
+                self._quiet_seconds = min(2 * self._quiet_seconds, LONGEST_QUIET_SECONDS)
             self.role = role
             self._began_at = now()
             self._may_try = False
@@ -176,8 +215,9 @@ class Watch:
             self.check_at = math.inf
             self._idle_not_before = -math.inf
             if role is Role.IDLE:
-                self._finds.clear()
+                self._events.clear()
             if self._waiting:
+                self._looked_at = self._began_at
                 next(iter(self._waiting)).set()
             elif role.is_watching:
                 self.check_at = now() + LINGER_SECONDS
@@ -195,7 +235,12 @@ class Watch:
 
         Usually a send is just testing whether the session is idle. But another session may keep the lock.
         """
-        return min(PAUSES[-1], (at - max(self._found_at, self._began_at)) / 20)
+        return min(PAUSES[-1], (at - self._quiet_at) / 20)
+
+    @property
+    def _quiet_at(self) -> float:
+        """When a session that polls last had a message."""
+        return max(self._found_at, self._began_at)
 
     def check(self) -> None:
         """check_at is over."""
@@ -206,6 +251,7 @@ class Watch:
     def wake(self) -> None:
         """A notification of a send has come."""
         with self._lock:
+            self._events.append(now())
             if self._waiting and self.role is not Role.POLLING:
                 next(iter(self._waiting)).set()
 

@@ -50,7 +50,8 @@ def stop_polling(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def stop() -> None:
         monkeypatch.setattr(penstock.watch, "PAUSES", (60.0,) * 5)
-        monkeypatch.setattr(penstock.watch, "BUSY_FINDS", 1000)
+        monkeypatch.setattr(penstock.watch, "BUSY_EVENTS", 1000)
+        monkeypatch.setattr(penstock.watch, "BEHIND_SECONDS", 60.0)
 
     return stop
 

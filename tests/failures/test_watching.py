@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 
 import penstock.watch
-from penstock import Client, calls
+from penstock import AsyncClient, Client, calls
 from penstock.watch import Role
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
@@ -233,7 +234,7 @@ def test_a_busy_queue_is_polled_and_sends_do_not_notify(
     with session(tcp_dsn) as ear:
         ear.execute(calls.listen(keys_of(sql18).channel))
         number, deadline, ids = 0, time.monotonic() + 15, [0]
-        while number < penstock.watch.BUSY_FINDS or consumer.role is not Role.POLLING:
+        while number < penstock.watch.BUSY_EVENTS // 2 or consumer.role is not Role.POLLING:
             assert time.monotonic() < deadline
             ids.append(send(sql18, number))
             assert consumer.next(SLOW_POLL_SECONDS) == number
@@ -321,3 +322,42 @@ def test_many_consumers_of_a_client_look_one_at_a_time(
     finally:
         for one in started:
             one.stop()
+
+
+async def test_a_consumer_that_is_cancelled_twice_leaves_the_line(
+    tcp_dsn: str, queue: str, sql18: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time it releases what its claim brought."""
+    async with AsyncClient(tcp_dsn, maintain=False) as client:
+        got: Queue[Any] = Queue()
+        releasing = asyncio.Event()
+
+        async def consume() -> None:
+            async for message in client.consume(queue):
+                await message.ack()
+                got.put(message.payload)
+
+        async def slow(_self: Any) -> None:
+            releasing.set()
+            await asyncio.sleep(60)
+
+        first, second = asyncio.create_task(consume()), asyncio.create_task(consume())
+        runtime: Any = client._runtime
+
+        def in_line() -> int:
+            found = runtime._listener._watches.get(queue)
+            return 0 if found is None else len(found[0]._waiting)
+
+        while in_line() < 2:
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr("penstock._async.consumer.AsyncConsumer._release_unread", slow)
+        first.cancel()
+        await releasing.wait()
+        first.cancel()
+        await asyncio.wait({first})
+        assert in_line() == 1
+        send(sql18, 1)
+        await asyncio.to_thread(got.get, True, SLOW_POLL_SECONDS)
+        monkeypatch.undo()
+        second.cancel()
+        await asyncio.wait({second})

@@ -173,6 +173,16 @@ def test_publishers_of_each_isolation_level_wake(engine: Engine, ear: Ear, isola
     assert ear.heard() == [("q", str(message_id))]
 
 
+def test_a_paused_queue_wakes_no_session_until_it_is_resumed(engine: Engine, ear: Ear) -> None:
+    engine.queue("q")
+    engine.value("pause_queue", "q")
+    engine.send("q")
+    engine.send_many("q", [1, 2], priorities=[0, 1])
+    assert ear.heard() == []
+    engine.value("resume_queue", "q")
+    assert ear.heard() == [("q", "0")]
+
+
 def test_a_freed_permit_wakes(engine: Engine, ear: Ear) -> None:
     engine.queue("q", max_active=1, priority_shares=[0, 0, 0, 0])
     engine.send_many("q", [1, 2])

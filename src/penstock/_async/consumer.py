@@ -113,21 +113,32 @@ class AsyncConsumer(Generic[T_co]):
     async def _leave(self) -> None:
         if self._pid != os.getpid():
             return  # the copy of a forked child; the messages are its parent's
-        # Not while a claim is under way: what it brings is to be released, too.
-        async with self._lock:
-            taken = list(iter(self._take, None))
-            for message in taken:
-                self._kept.pop(message, None)
-            unread = [message for message in taken if not message.is_lost]
-            for token, messages in _by_token(unread).items():
-                ids = [message.id for message in messages]
-                try:
-                    release = calls.release_messages(self.queue_name, calls.Held(ids, token))
-                    await self._runtime.attempt(release, beyond=True)
-                except (PenstockError, psycopg.Error) as exc:
-                    logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
-            self._runtime.leave(self, self._watch, self._flag)
-            self._watch = None
+        self._leave_watch()
+        try:
+            # Not while a claim is under way: what it brings is to be released, too.
+            async with self._lock:
+                await self._release_unread()
+        finally:
+            self._leave_watch()
+            self._runtime.leave(self)
+
+    def _leave_watch(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            self._runtime.unwatch(watch, self._flag)
+
+    async def _release_unread(self) -> None:
+        taken = list(iter(self._take, None))
+        for message in taken:
+            self._kept.pop(message, None)
+        unread = [message for message in taken if not message.is_lost]
+        for token, messages in _by_token(unread).items():
+            ids = [message.id for message in messages]
+            try:
+                release = calls.release_messages(self.queue_name, calls.Held(ids, token))
+                await self._runtime.attempt(release, beyond=True)
+            except (PenstockError, psycopg.Error) as exc:
+                logger.debug("%d messages of %r were not released: %s", len(ids), self.queue_name, exc)
 
     async def _next(self) -> AsyncMessage[T_co] | None:
         """The next message; None after waiting for so long, or when stopped."""
@@ -135,8 +146,8 @@ class AsyncConsumer(Generic[T_co]):
         backoff, is_reported = Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS), False
         while not self._stopped:
             if (message := self._next_unread()) is not None:
-                if self._watch is not None:
-                    self._watch.leave(self._flag)
+                if (watch := self._watch) is not None:
+                    watch.leave(self._flag)
                 return message
             self._flag.clear()
             began_at = now()
@@ -150,6 +161,8 @@ class AsyncConsumer(Generic[T_co]):
                 if not is_reported:
                     logger.warning("waiting for the database, to consume from %r: %s", self.queue_name, exc)
                 is_reported = True
+                if (watch := self._watch) is not None:
+                    watch.leave(self._flag)
                 pause = backoff.next()
             else:
                 if is_reported:
@@ -161,8 +174,6 @@ class AsyncConsumer(Generic[T_co]):
                 continue
             if (remaining := deadline - now()) <= 0 or self._stopped:
                 break
-            if self._watch is not None:
-                self._watch.enter(self._flag)
             await self._flag.wait(min(pause, remaining))
         return None
 
@@ -170,9 +181,13 @@ class AsyncConsumer(Generic[T_co]):
         """After a claim: how long to wait for a wake-up until the next."""
         if self._watch is None and not self._unread and will_wait and not self._stopped:
             self._watch = await self._runtime.watch(self.queue_name)
-        if self._watch is None:
+        if (watch := self._watch) is None:
             return FIRST_PAUSE_SECONDS
-        return self._watch.looked(self._flag, len(self._unread), took)
+        pause = watch.looked(self._flag, len(self._unread), took)
+        if self._stopped or not will_wait:
+            # Another thread may have closed this consumer before it waited.
+            watch.leave(self._flag)
+        return pause
 
     def _take(self) -> AsyncMessage[T_co] | None:
         # By one thread or the other: the one that consumes, or one that closes.

@@ -88,16 +88,18 @@ class AsyncConsumerRuntime:
             if self._maintains:
                 self._maintenance.start()
 
-    def leave(self, consumer: AsyncConsumer[Any], watch: Watch | None, flag: AsyncFlag) -> None:
+    def leave(self, consumer: AsyncConsumer[Any]) -> None:
         """A consumer ends. The leases of messages in a block are extended until the block ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
                 self._maintenance.stop()
                 self._keys.clear()
-        if watch is not None:
-            watch.leave(flag)
-            self._listener.unwatch(watch)
+
+    def unwatch(self, watch: Watch, flag: AsyncFlag) -> None:
+        """One user of a watch less."""
+        watch.leave(flag)
+        self._listener.unwatch(watch)
 
     def keep(self, consumer: AsyncConsumer[Any], within: float) -> None:
         """Extend the leases of a consumer; the first of them is due within so many seconds."""

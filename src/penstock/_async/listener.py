@@ -160,7 +160,10 @@ class AsyncListener:
         for setting in (calls.SET_ASYNCHRONOUS, calls.SET_KEEPALIVES):
             await self._command(connection, setting)
         while not self._stopped:
-            if await self._adjust(connection) or await self._tend(connection):
+            changed = await self._adjust(connection) or await self._tend(connection)
+            if self._listening and not changed:
+                self._recovered()
+            if changed:
                 self._dispatch(connection)  # what came along with the answers
                 continue  # so did a wake-up, perhaps: look again before waiting
             patience = heard + self.probe_seconds - time.monotonic()
@@ -173,9 +176,13 @@ class AsyncListener:
                 await self._command(connection, calls.PROBE)
                 self._dispatch(connection)
                 heard = time.monotonic()
-        for watch, keys in self._tended.items():
-            if watch.role.is_watching:
-                await self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
+        handed_over = [
+            calls.hand_over(keys, is_idle=watch.role is Role.IDLE)
+            for watch, keys in self._tended.items()
+            if watch.role.is_watching
+        ]
+        if handed_over:
+            await self._command(connection, "; ".join(handed_over), is_last=True)
 
     async def _adjust(self, connection: Connection) -> bool:
         """Listen to what is waited for, and to nothing else; whether there was anything to change."""
@@ -199,12 +206,14 @@ class AsyncListener:
             self._tended[watch] = watches[watch]
             watch.begin(Role.STANDBY)
             watch.offer()
-        if begun and self._troubled:
-            logger.log(logging.DEBUG if self.is_quiet else logging.INFO, "listening for messages again")
-        if begun:
-            self._troubled = False
-            self._backoff.reset()
         return changed
+
+    def _recovered(self) -> None:
+        """The session can do all that it is asked for."""
+        if self._troubled:
+            logger.log(logging.DEBUG if self.is_quiet else logging.INFO, "listening for messages again")
+        self._troubled = False
+        self._backoff.reset()
 
     async def _tend(self, connection: Connection) -> bool:
         """Give this session the roles that its watches want; whether there was anything to change."""
@@ -238,7 +247,7 @@ class AsyncListener:
         await self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
         watch.begin(Role.STANDBY)
 
-    async def _command(self, connection: Connection, text: str) -> bytes | None:
+    async def _command(self, connection: Connection, text: str, *, is_last: bool = False) -> bytes | None:
         """Run statements, or give the connection up if there is no answer in time. Returns the last value."""
         pgconn, deadline, value = connection.pgconn, time.monotonic() + self.answer_seconds, None
         pgconn.send_query(text.encode())
@@ -246,7 +255,7 @@ class AsyncListener:
         while True:
             while pgconn.is_busy():
                 patience = deadline - time.monotonic()
-                if patience <= 0 or self._stopped:
+                if patience <= 0 or (self._stopped and not is_last):
                     raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} seconds")
                 if await self._waker.wait(pgconn.socket, patience):
                     pgconn.consume_input()

@@ -91,16 +91,18 @@ class ConsumerRuntime:
             if self._maintains:
                 self._maintenance.start()
 
-    def leave(self, consumer: Consumer[Any], watch: Watch | None, flag: Flag) -> None:
+    def leave(self, consumer: Consumer[Any]) -> None:
         """A consumer ends. The leases of messages in a block are extended until the block ends."""
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers:
                 self._maintenance.stop()
                 self._keys.clear()
-        if watch is not None:
-            watch.leave(flag)
-            self._listener.unwatch(watch)
+
+    def unwatch(self, watch: Watch, flag: Flag) -> None:
+        """One user of a watch less."""
+        watch.leave(flag)
+        self._listener.unwatch(watch)
 
     def keep(self, consumer: Consumer[Any], within: float) -> None:
         """Extend the leases of a consumer; the first of them is due within so many seconds."""

@@ -163,7 +163,10 @@ class Listener:
         for setting in (calls.SET_ASYNCHRONOUS, calls.SET_KEEPALIVES):
             self._command(connection, setting)
         while not self._stopped:
-            if self._adjust(connection) or self._tend(connection):
+            changed = self._adjust(connection) or self._tend(connection)
+            if self._listening and not changed:
+                self._recovered()
+            if changed:
                 self._dispatch(connection)  # what came along with the answers
                 continue  # so did a wake-up, perhaps: look again before waiting
             patience = heard + self.probe_seconds - time.monotonic()
@@ -176,9 +179,13 @@ class Listener:
                 self._command(connection, calls.PROBE)
                 self._dispatch(connection)
                 heard = time.monotonic()
-        for watch, keys in self._tended.items():
-            if watch.role.is_watching:
-                self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
+        handed_over = [
+            calls.hand_over(keys, is_idle=watch.role is Role.IDLE)
+            for watch, keys in self._tended.items()
+            if watch.role.is_watching
+        ]
+        if handed_over:
+            self._command(connection, "; ".join(handed_over), is_last=True)
 
     def _adjust(self, connection: Connection) -> bool:
         """Listen to what is waited for, and to nothing else; whether there was anything to change."""
@@ -202,12 +209,14 @@ class Listener:
             self._tended[watch] = watches[watch]
             watch.begin(Role.STANDBY)
             watch.offer()
-        if begun and self._troubled:
-            logger.log(logging.DEBUG if self.is_quiet else logging.INFO, "listening for messages again")
-        if begun:
-            self._troubled = False
-            self._backoff.reset()
         return changed
+
+    def _recovered(self) -> None:
+        """The session can do all that it is asked for."""
+        if self._troubled:
+            logger.log(logging.DEBUG if self.is_quiet else logging.INFO, "listening for messages again")
+        self._troubled = False
+        self._backoff.reset()
 
     def _tend(self, connection: Connection) -> bool:
         """Give this session the roles that its watches want; whether there was anything to change."""
@@ -241,7 +250,7 @@ class Listener:
         self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
         watch.begin(Role.STANDBY)
 
-    def _command(self, connection: Connection, text: str) -> bytes | None:
+    def _command(self, connection: Connection, text: str, *, is_last: bool = False) -> bytes | None:
         """Run statements, or give the connection up if there is no answer in time. Returns the last value."""
         pgconn, deadline, value = connection.pgconn, time.monotonic() + self.answer_seconds, None
         pgconn.send_query(text.encode())
@@ -249,7 +258,7 @@ class Listener:
         while True:
             while pgconn.is_busy():
                 patience = deadline - time.monotonic()
-                if patience <= 0 or self._stopped:
+                if patience <= 0 or (self._stopped and not is_last):
                     raise psycopg.OperationalError(f"no answer within {self.answer_seconds:g} seconds")
                 if self._waker.wait(pgconn.socket, patience):
                     pgconn.consume_input()

@@ -116,6 +116,8 @@ class Fetcher:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
                 self._trouble = True
                 self._contact.failed(exc)
+                for source in self._sources:
+                    self._tell_room(source, False)
                 self._sources.wake_up.clear()
                 await async_sleep(backoff.next())
                 continue
@@ -139,7 +141,7 @@ class Fetcher:
         waits = []
         for source in self._sources:
             has_room = bool(self._demand(source).wanted)
-            self._tell_room(source, has_room)
+            self._tell_room(source, has_room and not source.is_refused)
             if has_room:
                 waits.append(source.next_poll() - now())
         if self._executor.is_busy:
@@ -194,6 +196,7 @@ class Fetcher:
     async def _run_claim(self, claim: Claim) -> list[Claimed] | None:
         """The messages; None where none of this queue can be claimed now."""
         source, leases = claim.source, self._leases
+        source.is_refused = True
         parked = self._parked(claim) if claim.asked else None
         call = calls.claim_tasks(source.queue_name, leases.token, leases.seconds, claim.wanted, parked=parked)
         try:
@@ -213,6 +216,7 @@ class Fetcher:
             self._contact.refused(source.queue_name, exc)
             source.poll_at = now() + LONGEST_PAUSE_SECONDS
         else:
+            source.is_refused = False
             return timed.result
         return None
 

@@ -27,6 +27,8 @@ class Source(AsyncFlag):
         self.queue_name = queue_name
         self.watch: Watch | None = None
         self.poll_at = 0.0
+        # The last claim was refused: another worker may have more luck.
+        self.is_refused = False
         # When messages are due that this worker has put off.
         self._due: list[float] = []
         # The queue has max_active: a claim may return fewer messages than are ready.

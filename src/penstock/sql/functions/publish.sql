@@ -99,7 +99,8 @@ begin
             select max(pg_column_size(p)) into largest from unnest(payloads) p;
         end if;
         select
-            q.id, q.notify, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until, q.tenants_from,
+            q.id, q.notify and q.paused_at is null, q.message_ttl_seconds, q.max_payload_bytes, q.keep_alive_until,
+            q.tenants_from,
             q.tenant_max_active,
             q.publishers is not null and not penstock._may(q.publishers)
         into queue_id, notify, default_ttl, payload_limit, kept_until, tenants_from, cap, is_denied
@@ -242,7 +243,7 @@ begin
     -- The short path, as in send_message(): the topic has one queue, without limits for the publisher.
     if /*small_message*/ then
         select
-            penstock.clock(), count(*), min(q.id), min(q.name), bool_and(q.notify), min(q.message_ttl_seconds),
+            penstock.clock(), count(*), min(q.id), min(q.name), bool_and(q.notify and q.paused_at is null), min(q.message_ttl_seconds),
             bool_and(
                 q.tenants_from is null and q.max_payload_bytes >= 15000000
                 and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
@@ -292,7 +293,8 @@ declare
     is_done boolean;
 begin
     if /*small_message*/ then
-        select penstock.clock(), q.id, q.notify, q.message_ttl_seconds into now, queue_id, notify, default_ttl
+        select penstock.clock(), q.id, q.notify and q.paused_at is null, q.message_ttl_seconds
+        into now, queue_id, notify, default_ttl
         from penstock.queues q
         where q.name = queue_name and q.tenants_from is null and q.max_payload_bytes >= 15000000
             and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
@@ -606,7 +608,7 @@ begin
 
     foreach queue_id in array queue_ids loop
         default_ttl := default_ttls[array_position(queue_ids, queue_id)];
-        select q.name, q.notify, q.max_payload_bytes into name, notify, payload_limit from penstock.queues q
+        select q.name, q.notify and q.paused_at is null, q.max_payload_bytes into name, notify, payload_limit from penstock.queues q
         where q.id = queue_id;
         if largest is null and payload_limit < inline_limit then
             select max(coalesce(pg_column_size(m.payload), octet_length(m.body))) into largest
