@@ -38,9 +38,9 @@ EMPTY_LOOKS = 10
 # did not notify, and were committed late.
 PAUSES: tuple[float, ...] = (0.005, 0.02, 0.1, 0.5, 1.0)
 # A consumer that waits behind others looks when its flag is set, or after so long for each of those. If the
-# first one has not come back from its look for so long, the other one takes its place.
+# first one has not looked for so long, the other one takes its place: its connection may be silent.
 BEHIND_SECONDS = 1.5
-STUCK_SECONDS = 1.0
+STUCK_SECONDS = 1.4
 FARTHEST = 64
 # A session hands over its watch if none of its consumers has had room for so long.
 LINGER_SECONDS = 0.01
