@@ -29,6 +29,7 @@ class Ear:
         self.connection = connection
         self._engine = engine
         self._queues: dict[str, str] = {}
+        self.connection.execute("set lock_timeout = '10s'")
         self._listen(END)
 
     def listen(self, *queues: str) -> None:
@@ -45,8 +46,7 @@ class Ear:
         return call.parse(self.connection.execute(call.text, call.parameters).fetchall())
 
     def be_idle(self, queue: str) -> None:
-        key = self.keys(queue).idle
-        assert self.connection.execute("select pg_try_advisory_lock(%s)", (key,)).fetchone() == (True,)
+        self.connection.execute("select pg_advisory_lock(%s)", (self.keys(queue).idle,))
 
     def poll(self, queue: str) -> None:
         assert self.connection.execute(calls.start_polling(self.keys(queue))).fetchone() == (True,)
@@ -144,9 +144,13 @@ def test_senders_do_not_take_each_other_for_an_idle_session(engine: Engine, conn
 
 def test_an_idle_session_that_dies_is_not_notified(engine: Engine, ear: Ear, connect: Connect) -> None:
     engine.queue("q")
+    keys = ear.keys("q")
     ear.connection.close()
     listening = connect()
-    listening.execute(calls.listen("queue:q"))
+    listening.execute(calls.listen(keys.channel))
+    # The session ends a moment after its connection.
+    listening.execute("select pg_advisory_lock(%s)", (keys.idle,))
+    listening.execute("select pg_advisory_unlock(%s)", (keys.idle,))
     engine.send("q")
     assert list(listening.notifies(timeout=0.3)) == []
 

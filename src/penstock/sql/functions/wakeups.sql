@@ -34,9 +34,9 @@ create or replace function penstock._wake(queue_name text, message_id bigint) re
 language sql
 as $$
     select case
-        when pg_try_advisory_lock_shared(hashtextextended(queue_name, 1346719317))
-            then not pg_advisory_unlock_shared(hashtextextended(queue_name, 1346719317))
-        else pg_notify(penstock.channel(queue_name), message_id::text)::text is not null
+        when penstock._has_idle_watcher(queue_name)
+            then pg_notify(penstock.channel(queue_name), message_id::text)::text is not null
+        else false
     end
 $$;
 comment on function penstock._wake is
