@@ -15,7 +15,7 @@ import pytest
 
 import penstock.watch
 from penstock import AsyncClient, Client, calls
-from penstock.watch import Role
+from penstock.watch import Role, Watch
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql
@@ -52,10 +52,18 @@ class Consumer:
         return self._got.empty()
 
     @property
-    def role(self) -> Role | None:
+    def watch(self) -> Watch | None:
         runtime: Any = self.client._runtime
         found = runtime._listener._watches.get(self.queue)
-        return None if found is None else found[0].role
+        return None if found is None else found[0]
+
+    @property
+    def role(self) -> Role | None:
+        return None if self.watch is None else self.watch.role
+
+    def has_looked(self) -> bool:
+        """Whether it has looked since the role of its session changed."""
+        return self.watch is not None and self.watch._looked_at > self.watch._began_at
 
     def stop(self) -> None:
         self.may_go_on.set()
@@ -101,7 +109,10 @@ def take(connection: psycopg.Connection[Any], key: int) -> None:
 
 
 def becomes(consumer: Consumer, role: Role) -> None:
-    eventually(lambda: consumer.role is role, f"the session becomes {role.value}", 15)
+    """Wait for a role of a waiting consumer, and for the look that follows: it would get the next message."""
+    eventually(
+        lambda: consumer.role is role and consumer.has_looked(), f"the session becomes {role.value}", 15
+    )
 
 
 @pytest.mark.usefixtures("no_polling")
