@@ -234,7 +234,8 @@ def test_a_sender_that_is_stopped_in_its_test_does_not_stop_a_session_from_being
         becomes(consumer, Role.POLLING)
         send(sql18, 1)
         assert consumer.next(PROMPT_SECONDS) == 1
-        assert consumer.role is Role.POLLING
+        # A slow machine may have handed over and taken the watch again in between.
+        becomes(consumer, Role.POLLING)
         sender.execute("select pg_advisory_unlock_shared(%s)", (keys.idle,))
         becomes(consumer, Role.IDLE)
 
