@@ -38,7 +38,9 @@ def test_a_message_that_the_server_cannot_send(stage: Stage, sql18: Sql) -> None
     first = stage.enqueue("fine", 1)
     bad = slip_in(sql18, "default", ENDLESS, headers='\'{"task": "fine"}\'')
     last = stage.enqueue("fine", 2)
-    worker = stage.worker()
+    # The server writes 1 GB before it fails: seconds of work, more than a claim may take by default where the
+    # machine is busy. A claim may take a third of a lease.
+    worker = stage.worker("--lease", "360", "--call-timeout", "120")
     stage.done("fine", first, last, seconds=120)
     stage.dead("fine", bad)
     assert worker.log.count("cannot be read") == 1
