@@ -1,0 +1,8 @@
+"""The cases, a module for each part of the engine."""
+
+from __future__ import annotations
+
+from ..case import Case
+from . import hot
+
+CASES: list[Case] = [*hot.CASES]
