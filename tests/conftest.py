@@ -32,9 +32,11 @@ SETTINGS = {
 
 ROOM_BYTES = 8 * 2**30
 
-# Tests in the background of a script ignore Ctrl-C, which some of them send.
+# Tests in the background of a script ignore Ctrl-C, and tests under nohup ignore SIGHUP. Some of them send these.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def in_memory() -> Path | None:

@@ -76,9 +76,16 @@ begin
     end if;
     since := penstock._sweep_from(now, newest, interval '0');
     is_full := since = '-infinity';
+    -- Cheap is measured in blocks, because the time depends on the machine.
+    if is_full then
+        blocks := penstock._blocks_of_sweeps();
+    end if;
     started := clock_timestamp();
     select * into pending from penstock._due(queue_id, now, since, has_waiting, false);
     spent := clock_timestamp() - started;
+    if is_full then
+        blocks := penstock._blocks_of_sweeps() - blocks;
+    end if;
     if coalesce(pending.expired, pending.leases, pending.due, pending.waiting, false)
         or newest.passed_over is not null then
         if not pg_try_advisory_xact_lock_shared(1346719315, queue_id) then
@@ -132,17 +139,9 @@ begin
         -- Read the floor again under the lock: another session may have raised it.
         select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
         if found then
-            -- Cheap is measured in blocks, because the time depends on the machine.
-            if is_full and spent < interval '1 ms' then
-                blocks := penstock._blocks_of_sweeps();
-                if blocks > 30 then
-                    perform from penstock._due(queue_id, now, since, has_waiting, false);
-                    blocks := penstock._blocks_of_sweeps() - blocks;
-                end if;
-            end if;
             perform penstock._append_floor(
                 newest, newest.ranks, now, case when is_full then now + least(interval '1 minute', spent * 50) end,
-                case when is_full then coalesce(blocks <= 30, false) end, passed_over
+                blocks <= 30, passed_over
             );
         end if;
     end if;
