@@ -50,6 +50,26 @@ async def test_the_list_shows_a_worker_with_what_it_runs_until_it_ends(
         await app.aclose()
 
 
+async def test_a_worker_that_has_started_is_in_the_list(database18: str, sql18: Sql) -> None:
+    """Also where its entry takes a while."""
+    sql18.execute(
+        """
+        create function linger() returns trigger language plpgsql
+            as $$ begin perform pg_catalog.pg_sleep(0.3); return new; end $$;
+        create trigger linger before insert on penstock.workers for each row execute function linger();
+        """
+    )
+    app = App()
+
+    @app.task(queue="q")
+    async def nothing() -> None:
+        """Never called."""
+
+    async with working(app, database18):
+        (found,) = await app.async_client.list_workers()
+        assert found.pid == os.getpid()
+
+
 def test_a_worker_is_not_written_of_often_and_not_alive_when_it_was_killed(stage: Stage, sql18: Sql) -> None:
     sql18.execute(
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -48,10 +49,13 @@ class Registry:
         self._token = leases.name
         self._queue_names = queue_names
         self.stopping = False
+        self.tried = asyncio.Event()
+        """The first attempt to register has ended."""
 
     async def run(self) -> None:
         """Register, and beat until this is cancelled."""
         await self._patiently(self.register)
+        self.tried.set()
         while True:
             await async_sleep(BEAT_SECONDS)
             await self._patiently(self.run_once)

@@ -44,6 +44,8 @@ SHORTEST_CLAIM_TIMEOUT = 5.0
 # How long a claim that is under way may take when the worker stops.
 CLAIM_SECONDS = 1.0
 CANCEL_SECONDS = 0.5
+# How long the start waits until the worker is in the list of workers.
+REGISTER_SECONDS = 1.0
 # How often the loop shows that it turns.
 BEAT_SECONDS = 1.0
 FIRST_PAUSE_SECONDS = 0.2
@@ -300,6 +302,8 @@ class Worker:
         self._contact = parts.contact
         fetching = self._loop_of(parts.fetcher.run(), "fetcher")
         loops = [fetching, *(self._loop_of(loop, name) for name, loop in parts.loops().items())]
+        # A worker that says that it works is in the list of workers.
+        await _unless(parts.registry.tried, REGISTER_SECONDS)
         self._log_start()
         self.started.set()
         self._report_health()
@@ -395,9 +399,9 @@ class Worker:
             await asyncio.wait({loop}, timeout=self._last_words())
 
 
-async def _unless(stop: asyncio.Event, pause: float) -> None:
+async def _unless(event: asyncio.Event, pause: float) -> None:
     """Wait for so many seconds, or until the event is set."""
-    waiting = asyncio.ensure_future(stop.wait())
+    waiting = asyncio.ensure_future(event.wait())
     await asyncio.wait({waiting}, timeout=pause)
     waiting.cancel()
 
