@@ -32,7 +32,7 @@ SETTINGS = {
 
 ROOM_BYTES = 8 * 2**30
 
-# Tests in the background of a script ignore Ctrl-C, and tests under nohup ignore SIGHUP. Some of them send these.
+# Tests in the background of a script ignore Ctrl-C, under nohup they ignore SIGHUP. Some tests send both.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
