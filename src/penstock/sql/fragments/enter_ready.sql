@@ -38,7 +38,9 @@ entering as materialized (
             ) over (partition by m.priority, m.tenant, m.entry))[m.nth],
             last_id + m.nth
         ),
-        m.ranked_by_tenant, m.holds_tenant_permit, m.entry = 'back', /*carried m*/
+        m.ranked_by_tenant, m.holds_tenant_permit,
+        -- A fresh id of a transaction that cannot see the floor is not the rank of a waiting message.
+        m.entry = 'back' and floor_ranks is not null, /*carried m*/
     from entering m where not m.waits
     returning rank
 )

@@ -174,7 +174,7 @@ begin
     -- First the keys, then the ranks: ending a message may free a tenant permit.
     perform penstock._retake_dedup_keys(queue_id, ids, now);
     floor_ranks := penstock._floor(queue_id);
-    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+    next_ranks := penstock._next_ranks(queue_id, floor_ranks, tenants_from);
     last_id := penstock._last_id();
     if floor_ranks is null and tenants_from is not null then
         holds_tenant_permit := array_fill(false, array[cardinality(ids)]);
@@ -194,7 +194,7 @@ begin
                     select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key
                         and k.id = x.id
                 )*/,
-            tenants_from is not null or x.tenant <> '' as ranked_by_tenant,
+            tenants_from is not null as ranked_by_tenant,
             coalesce(m.holds_tenant_permit, false) as holds_tenant_permit,
             holds_tenant_permit is not null and not m.holds_tenant_permit as waits, 'new' as entry, x.id as turn
         from removed x join unnest(ids, holds_tenant_permit) m(id, holds_tenant_permit) on m.id = x.id

@@ -41,15 +41,19 @@ comment on function penstock._floor is
 -- In a queue with tenants a new message gets the baseline rank plus one. The baseline is the rank before the first
 -- ready message (_next_ranks), or the last rank of the tenant if that is higher. So a tenant without ready messages
 -- enters next to the first message, however many messages another tenant sends. Messages from before the first tenant
--- are served first: the baseline is at least tenants_from, which is above their ranks.
-create or replace function penstock._next_ranks(queue_id int, floor_ranks bigint[]) returns bigint[]
+-- are served first: the baseline is at least tenants_from, which is above their ranks. It does not go back to
+-- tenants_from when such a message commits late: the first message counts only above tenants_from.
+create or replace function penstock._next_ranks(
+    queue_id int, floor_ranks bigint[], tenants_from bigint
+) returns bigint[]
 language sql stable
 as $$
     select array_agg(
         coalesce(
             (
                 select r.rank - 1 from penstock.ready r
-                where r.queue_id = _next_ranks.queue_id and r.priority = p.n - 1 and r.rank >= p.floor
+                where r.queue_id = _next_ranks.queue_id and r.priority = p.n - 1
+                    and r.rank >= greatest(p.floor, tenants_from + 1)
                 order by r.rank, r.id limit 1
             ),
             p.floor
@@ -58,7 +62,7 @@ as $$
     from unnest(floor_ranks) with ordinality p(floor, n)
 $$;
 comment on function penstock._next_ranks is
-    'For each priority the rank before the first ready message; the floor if there is none.';
+    'For each priority the rank before the first ready message above tenants_from; the floor if there is none.';
 
 create or replace function penstock._last_rank(
     queue_id int, priority smallint, tenant text, next_ranks bigint[], tenants_from bigint
@@ -119,9 +123,14 @@ begin
             and (not ranked_by_tenant or r.rank <= tenants_from)
         order by r.rank, r.id limit n
     );
-    if ranked_by_tenant then
+    if ranked_by_tenant and cardinality(ranks) < n then
+        head := (
+            select r.rank from penstock.ready r
+            where r.queue_id = queue_id and r.priority = priority and r.rank > tenants_from
+            order by r.rank, r.id limit 1
+        );
         ranks := ranks || array(
-            select greatest(tenants_from, last) + i from generate_series(1, n - cardinality(ranks)) i
+            select greatest(tenants_from, head, last) + i from generate_series(1, n - cardinality(ranks)) i
         );
     end if;
     return ranks;
@@ -131,9 +140,8 @@ comment on function penstock._back_ranks is 'The ranks of redelivered messages.'
 
 -- From the first message of a tenant on, the queue ranks by tenant. tenants_from is the last id before those of the
 -- publish, or the last id of all if other sessions drew some meanwhile. So it is not below the rank of any message that
--- another session published before. A second publisher does not wait for an uncommitted first publisher. In
--- that case only its messages are ranked by tenant. A publisher that does not see tenants_from yet ranks by the id of
--- its message, as before.
+-- another session published before. A second publisher does not wait for an uncommitted first publisher. A publisher
+-- that does not see tenants_from yet ranks by the id of its message, as before (_settle_tenants).
 create or replace function penstock._begin_tenants(queue_id int, ids bigint[]) returns void
 language plpgsql
 as $$
@@ -151,6 +159,71 @@ begin
 end
 $$;
 comment on function penstock._begin_tenants is 'Makes a queue rank by tenant, at the first message of a tenant.';
+
+-- The caller holds the queue's lock exclusively. Publishers that did not see tenants_from ranked their messages by id,
+-- above tenants_from. Ids have gaps, so tenants that always have more would pass these messages again and again. They
+-- get ranks by tenant. From this lock on every publisher sees tenants_from: once all are ranked, the queue is settled.
+create or replace function penstock._settle_tenants(queue_id int, floor_ranks bigint[], tenants_from bigint) returns int
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    read_limit constant int := 20000;
+    most constant int := 2000;
+    next_ranks bigint[] := penstock._next_ranks(queue_id, floor_ranks, tenants_from);
+    first_rank bigint;
+    last_rank bigint;
+    is_complete boolean := true;
+    rows tid[] := '{}';
+    top_rank bigint;
+begin
+    for p in 0..3 loop
+        first_rank := greatest(floor_ranks[p + 1], tenants_from + 1);
+        last_rank := (
+            select r.rank from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= first_rank
+            order by r.rank, r.id offset read_limit limit 1
+        );
+        is_complete := is_complete and last_rank is null;
+        -- A message that an open claim has locked is the first in line: its rank does not matter any more.
+        rows := rows || array(
+            select r.ctid from penstock.ready r
+            where r.queue_id = queue_id and r.priority = p and r.rank >= first_rank
+                and r.rank <= coalesce(last_rank, 9223372036854775807) and not r.ranked_by_tenant
+            order by r.rank, r.id limit most - cardinality(rows) for update skip locked
+        );
+    end loop;
+    with removed as (
+        delete from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = any(rows) returning r.*
+    ), put as (
+        insert into penstock.ready as r (queue_id, ranked_by_tenant, redelivered, rank, /*carried*/)
+        select
+            queue_id, true, g.redelivered,
+            least(
+                g.rank,
+                g.nth + max(
+                    case
+                        when g.nth = 1
+                            then penstock._last_rank(queue_id, g.priority, g.tenant, next_ranks, tenants_from)
+                    end
+                ) over (partition by g.priority, g.tenant)
+            ),
+            /*carried g*/
+        from (
+            select x.*, row_number() over (partition by x.priority, x.tenant order by x.rank, x.id) as nth from removed x
+        ) g
+        returning r.rank
+    )
+    select max(p.rank) into top_rank from put p;
+    perform penstock._cover(top_rank);
+    if is_complete and cardinality(rows) < most then
+        update penstock.queues q set tenants_settled = true where q.id = queue_id;
+    end if;
+    return cardinality(rows);
+end
+$$;
+comment on function penstock._settle_tenants is
+    'Ranks messages by tenant that were published while the transaction of the first tenant was open. Returns how many.';
 
 create or replace function penstock._last_id() returns bigint
 language sql
@@ -183,6 +256,7 @@ declare
     raised_waiting bigint[];
     head bigint;
     top bigint;
+    queue record;
 begin
     if not pg_try_advisory_xact_lock(1346719315, queue_id) then
         if not waits then
@@ -199,6 +273,19 @@ begin
     if not found then
         return false;
     end if;
+    select
+        q.name, q.notify, q.tenants_from, q.quotas is not null or q.tenants_from is not null as has_waiting,
+        q.tenants_from is not null and not q.tenants_settled as is_unsettled
+    into queue
+    from penstock.queues q where q.id = _raise_floor.queue_id;
+    if queue.is_unsettled then
+        -- alter_queue() may hold the row, in a transaction that stays open.
+        perform from penstock.queues q where q.id = _raise_floor.queue_id for no key update skip locked;
+        -- A claim that met the messages on their way has found nothing.
+        if found and penstock._settle_tenants(queue_id, newest.ranks, queue.tenants_from) > 0 and queue.notify then
+            perform penstock._wake(queue.name, 0);
+        end if;
+    end if;
     top := penstock._last_id();
     for p in 0..3 loop
         select r.rank into head
@@ -207,8 +294,9 @@ begin
         order by r.rank, r.id limit 1;
         raised[p + 1] := greatest(newest.ranks[p + 1], coalesce(head, top));
     end loop;
-    select penstock._raise_waiting(newest, top) into raised_waiting
-    from penstock.queues q where q.id = _raise_floor.queue_id and (q.quotas is not null or q.tenants_from is not null);
+    if queue.has_waiting then
+        raised_waiting := penstock._raise_waiting(newest, top);
+    end if;
     if raised = newest.ranks
         and (
             raised_waiting is null

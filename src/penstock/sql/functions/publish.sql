@@ -174,7 +174,8 @@ begin
                     ) f
                     left join lateral (
                         select r.rank from penstock.ready r
-                        where r.queue_id = queue_id and r.priority = priority and r.rank >= f.ranks[priority + 1]
+                        where r.queue_id = queue_id and r.priority = priority
+                            and r.rank >= greatest(f.ranks[priority + 1], tenants_from + 1)
                         order by r.rank, r.id limit 1
                     ) r on true
                     offset 0
@@ -384,9 +385,9 @@ begin
         where m.id is not null;
         return found;
     end if;
-    if not is_snapshot and (has_tenants or tenants_from is not null) then
+    if not is_snapshot and tenants_from is not null then
         floor_ranks := penstock._floor(queue_id);
-        next_ranks := penstock._next_ranks(queue_id, floor_ranks);
+        next_ranks := penstock._next_ranks(queue_id, floor_ranks, tenants_from);
     end if;
     -- The expression of _last_rank(), inlined: one call for each tenant would cost more than the index search.
     with inserted as (
@@ -396,7 +397,7 @@ begin
             coalesce(
                 m.nth + max(
                     case
-                        when m.nth = 1 and m.ranked_by_tenant and floor_ranks is not null then greatest(
+                        when m.nth = 1 and floor_ranks is not null then greatest(
                             next_ranks[m.priority + 1], tenants_from,
                             (
                                 select r.rank from penstock.ready r
@@ -410,11 +411,9 @@ begin
                 ) over (partition by m.priority, m.tenant),
                 m.id
             ),
-            m.ranked_by_tenant, cap is not null, /*carried m*/
+            tenants_from is not null, cap is not null, /*carried m*/
         from (
-            select
-                x.*, tenants_from is not null or x.tenant <> '' as ranked_by_tenant,
-                row_number() over (partition by x.priority, x.tenant order by x.n) as nth
+            select x.*, row_number() over (partition by x.priority, x.tenant order by x.n) as nth
             from /*new_messages*/ x
             where coalesce(x.due_at <= now, true) and x.id is not null and waiting[x.n] is not true
         ) m

@@ -16,7 +16,7 @@ create or replace function penstock._settings(q penstock.queues) returns jsonb
 language sql stable
 as $$
     select to_jsonb(q)
-        - '{id,name,topic_id,keep_alive_until,paused_at,created_at,quotas,tenants_from}'::text[]
+        - '{id,name,topic_id,keep_alive_until,paused_at,created_at,quotas,tenants_from,tenants_settled}'::text[]
         - '{publishers,consumers,viewers}'::text[]
         || jsonb_build_object('topic_name', (select t.name from penstock.topics t where t.id = q.topic_id))
 $$;
@@ -91,14 +91,15 @@ begin
             insert into penstock.queues (
                 name, topic_id, exclusive, keep_alive_until, max_delivery_attempts, visibility_timeout_seconds,
                 visibility_backoff, retry_delays, message_ttl_seconds, retain_completed_seconds, retain_dead_seconds,
-                max_payload_bytes, max_active, min_active, priority_shares, tenant_max_active, notify, quotas, tenants_from
+                max_payload_bytes, max_active, min_active, priority_shares, tenant_max_active, notify, quotas, tenants_from,
+                tenants_settled
             ) values (
                 wanted.name, wanted.topic_id, wanted.exclusive, wanted.keep_alive_until, wanted.max_delivery_attempts,
                 wanted.visibility_timeout_seconds, wanted.visibility_backoff, wanted.retry_delays,
                 wanted.message_ttl_seconds, wanted.retain_completed_seconds, wanted.retain_dead_seconds,
                 wanted.max_payload_bytes, wanted.max_active, wanted.min_active, wanted.priority_shares,
                 wanted.tenant_max_active, wanted.notify, wanted.quotas,
-                case when wanted.tenant_max_active > 0 then 0 end
+                case when wanted.tenant_max_active > 0 then 0 end, wanted.tenant_max_active is not null
             )
             on conflict (name) do nothing
             returning id into wanted.id;
@@ -188,6 +189,7 @@ begin
     altered.quotas := penstock._quotas(altered.max_active, altered.min_active, altered.priority_shares);
     if altered.tenant_max_active is not null and altered.tenants_from is null then
         altered.tenants_from := penstock._last_id();
+        altered.tenants_settled := true;
     end if;
     update penstock.queues q set
         max_delivery_attempts = altered.max_delivery_attempts,
@@ -204,7 +206,8 @@ begin
         tenant_max_active = altered.tenant_max_active,
         notify = altered.notify,
         quotas = altered.quotas,
-        tenants_from = altered.tenants_from
+        tenants_from = altered.tenants_from,
+        tenants_settled = altered.tenants_settled
     where q.id = altered.id;
     if altered.quotas is distinct from quotas then
         perform penstock._change_quotas(queue, altered.quotas);

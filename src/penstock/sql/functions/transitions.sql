@@ -378,9 +378,9 @@ begin
         end if;
     end if;
     floor_ranks := penstock._floor(queue_id);
-    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     last_id := penstock._last_id();
     select q.tenants_from, q.tenant_max_active into tenants_from, cap from penstock.queues q where q.id = queue_id;
+    next_ranks := penstock._next_ranks(queue_id, floor_ranks, tenants_from);
     if cap is not null then
         holds_tenant_permit := penstock._assign_tenant_permits(queue_id, cap, tenants);
         permit_of := penstock._by_id(ids, holds_tenant_permit::text[]);
@@ -389,12 +389,12 @@ begin
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     ), moving as (
         select
-            /*carried g*/, tenants_from is not null or g.tenant <> '' as ranked_by_tenant,
+            /*carried g*/, tenants_from is not null as ranked_by_tenant,
             coalesce((permit_of ->> g.id::text)::boolean, false) as holds_tenant_permit,
             not coalesce((permit_of ->> g.id::text)::boolean, true) as waits,
             case
                 when g.attempts = 0 and g.parked_as is null then 'new'
-                when g.parked_as is not null and tenants_from is null and g.tenant = '' then 'front'
+                when g.parked_as is not null and tenants_from is null then 'front'
                 else 'back'
             end as entry,
             row_number() over (order by g.parked_rank, g.due_at, g.id) as turn

@@ -86,8 +86,8 @@ begin
     if ids is null then
         return array_fill(0, array[cardinality(tenants)]);
     end if;
-    next_ranks := penstock._next_ranks(queue_id, floor_ranks);
     select q.tenants_from into tenants_from from penstock.queues q where q.id = queue_id;
+    next_ranks := penstock._next_ranks(queue_id, floor_ranks, tenants_from);
     with removed as (
         delete from penstock.waiting w where w.queue_id + 0 = queue_id and w.id = any(ids) returning w.*
     ), put as (

@@ -30,6 +30,7 @@ create table penstock.queues (
     notify boolean not null default true,
     quotas int[],
     tenants_from bigint,
+    tenants_settled boolean not null default false,
     publishers text[],
     consumers text[],
     viewers text[],
@@ -70,6 +71,8 @@ comment on column penstock.queues.viewers is 'Roles that may view the queue, inc
 comment on column penstock.queues.tenants_from is
     'Not a setting: null until the first message of a tenant; then the rank behind which tenants share the queue. '
     'Messages from before the first tenant have lower ranks and are served first.';
+comment on column penstock.queues.tenants_settled is
+    'Not a setting: whether every message above tenants_from is ranked by tenant (_settle_tenants).';
 
 -- One id for each published message, the same in every queue of its topic. Ranks never exceed the last id.
 create sequence penstock.message_ids as bigint;
