@@ -28,6 +28,14 @@ WAITING: Indexes = {"waiting": {"waiting_order", "waiting_floor", "waiting_pkey"
 LINES: Indexes = {"tenants": {"tenants_pkey"}, "line_checks": {"line_checks_order"}}
 SEATED: Indexes = ORDER | PERMITS | WAITING | LINES | {"ready": {"ready_order", "ready_tenant"}}
 FAIR: Indexes = {"ready": {"ready_order", "ready_tenant"}, "waiting": {"waiting_floor"}}
+BY_ID: Indexes = FLOORS | {
+    "ready": {"ready_order", "ready_id"},
+    "waiting": {"waiting_pkey"},
+    "scheduled": {"scheduled_pkey"},
+    "active": {"active_pkey"},
+    "dead": {"dead_pkey"},
+    "done": {"done_key"},
+}
 PAYLOADS: Indexes = {"payloads": {"payloads_pkey"}}
 
 
@@ -177,6 +185,16 @@ CALLS = [
         "select penstock.pulse('me', 60, '{idle,late}')",
         60,
         FLOORS | LEASES,
+    ),
+    *(
+        Call(
+            f"{call}, ready in {queue}",
+            f"select * from penstock.{call}('{queue}', %(ready_{queue})s)",
+            blocks,
+            BY_ID,
+        )
+        for queue in ("kept", "lean")
+        for call, blocks in [("get_message", 200), ("get_result", 200), ("cancel_message", 40)]
     ),
     Call("raise floor", "select penstock.raise_floor('kept')", 60, ORDER),
     Call(

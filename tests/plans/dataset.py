@@ -17,12 +17,13 @@ select penstock.create_queue('seated', retain_completed_seconds => 0, tenant_max
 select penstock.cancel_message('lean', penstock.send_message('lean', '1', tenant => 'a'))
 """
 
-# Ranks above the floor, ids below the last of the sequence.
+# Ranks above the floor, ids below the last of the sequence. Where tenants share the queue no rank is the id.
 READY = """
 insert into penstock.ready
     (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, tenant, payload)
 select
-    q.id, n %% 4, %(base)s + n, %(base)s + n, 0, false, q.name = 'lean', clock_timestamp(),
+    q.id, n %% 4, %(base)s + n - (q.name = 'lean')::int, %(base)s + n, 0, false, q.name = 'lean',
+    clock_timestamp(),
     case when q.name = 'lean' then chr(97 + n %% 5) else '' end, '{"n": 1}'
 from penstock.queues q, generate_series(1, %(rows)s) n
 where q.name = case when n %% 2 = 0 then 'lean' else 'kept' end
@@ -188,9 +189,19 @@ class Dataset:
         )
 
     def params(self) -> dict[str, Any]:
-        """Ten ids that "me" holds in each queue, or ten without a holder."""
+        """Ten ids that "me" holds in each queue, or ten without a holder; the last ready of two queues."""
         queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
-        return {name: self._held(queue) for name, queue in queues.items()}
+        held = {name: self._held(queue) for name, queue in queues.items()}
+        return held | {f"ready_{queue}": self._last_ready(queue) for queue in ("kept", "lean")}
+
+    def _last_ready(self, queue: str) -> int:
+        row = self._connection.execute(
+            """select max(r.id) from penstock.ready r join penstock.queues q on q.id = r.queue_id
+            where q.name = %s""",
+            [queue],
+        ).fetchone()
+        assert row is not None
+        return row[0] or 2_000_000_000
 
     def _held(self, queue: str) -> list[int]:
         rows = self._connection.execute(

@@ -115,6 +115,18 @@ def test_far_back_in_line(engine: Engine) -> None:
     assert engine.explain("q", engine.send("q")).endswith("all 4 taken; behind 10000 others or more")
 
 
+def test_behind_messages_that_are_over(engine: Engine) -> None:
+    """They do not count, but at most 10,000 of them are read."""
+    full(engine)
+    engine.send_many("q", [1] * 9998)
+    engine.query("update penstock.ready set expires_at = clock_timestamp() returning id")
+    engine.send("q")
+    second, third, fourth = (engine.send("q") for _ in range(3))
+    assert engine.explain("q", second).endswith("all 4 taken; 2nd in line, behind 1 other")
+    assert engine.explain("q", third).endswith("all 4 taken; behind 2 others or more")
+    assert engine.explain("q", fourth).endswith("all 4 taken; behind 2 others or more")
+
+
 def test_tenants_take_turns_in_the_line(engine: Engine) -> None:
     full(engine)
     engine.send_many("q", [1] * 50, tenant="busy")

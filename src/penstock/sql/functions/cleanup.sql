@@ -9,7 +9,6 @@ as $$
 #variable_conflict use_variable
 declare
     queue int := penstock._queue_id(queue_name, 'publish');
-    ranks bigint[];
     key text;
     is_large boolean;
     tenant_permit text;
@@ -24,14 +23,10 @@ begin
         returning w.dedup_key, w.large into key, is_large;
     end if;
     if is_large is null then
-        select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
-        for p in 0..3 loop
-            delete from penstock.ready r
-            where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1] and r.id = message_id
-            returning r.dedup_key, r.large, case when r.holds_tenant_permit then r.tenant end into key, is_large,
-            tenant_permit;
-            exit when is_large is not null;
-        end loop;
+        delete from penstock.ready r
+        where r.queue_id + 0 = queue and r.ctid = penstock._find_ready(queue, message_id)
+        returning r.dedup_key, r.large, case when r.holds_tenant_permit then r.tenant end into key, is_large,
+        tenant_permit;
     end if;
     if key is not null then
         perform penstock._free_dedup_keys(queue, array[key], array[message_id]);
@@ -47,8 +42,7 @@ end
 $$;
 comment on function penstock.cancel_message is
     'Removes a message from a queue before its delivery; false if the queue has no such undelivered message. A '
-    'caller that may publish to the queue may cancel any of its messages. In a long backlog the call scans the '
-    'index of ready messages.';
+    'caller that may publish to the queue may cancel any of its messages.';
 
 create or replace function penstock._purge_queue(queue_id int) returns bigint
 language plpgsql

@@ -58,21 +58,24 @@ begin
             get diagnostics got = row_count;
             missing := missing - got;
         when 'ready' then
-            after_rank := coalesce(key[3]::bigint, -1);
-            after_id := coalesce(key[4]::bigint, -1);
             for p in coalesce(key[2]::int, 0)..3 loop
+                -- One condition, by which the index begins behind the last row, however many rows share its rank.
+                after_rank := ranks[p + 1];
+                after_id := 0;
+                if key[2]::int = p and key[3]::bigint >= after_rank then
+                    after_rank := key[3];
+                    after_id := key[4];
+                end if;
                 return query
                 select
                     r.id, 'ready', r.priority::int, nullif(r.tenant, ''), r.attempts, r.published_at, null::timestamptz,
                     null::timestamptz, null::text, null::text, null::timestamptz, null::timestamptz,
                     'ready ' || r.priority || ' ' || r.rank || ' ' || r.id
                 from penstock.ready r
-                where r.queue_id = queue and r.priority = p and r.rank >= greatest(ranks[p + 1], after_rank)
-                    and (r.rank > after_rank or r.id > after_id)
+                where r.queue_id = queue and r.priority = p and (r.rank, r.id) > (after_rank, after_id)
                 order by r.rank, r.id limit missing;
                 get diagnostics got = row_count;
                 missing := missing - got;
-                after_rank := -1;
                 exit when missing = 0;
             end loop;
         when 'waiting' then
@@ -121,6 +124,32 @@ comment on function penstock.list_messages is
     'after the other. Ready messages come in the order of delivery, waiting messages in the order of arrival, all '
     'others by id. For the next page, pass the cursor of the last row as after.';
 
+-- One of two indexes has the message. Only ready_id has the order by id, and the planner cannot use an index by queue
+-- for the sum: so a look-up reads a few blocks, whatever the statistics say.
+create or replace function penstock._find_ready(queue_id int, message_id bigint) returns tid
+language sql stable
+as $$
+    select r.row
+    from (
+        select r.row
+        from generate_series(0, 3) p
+        cross join lateral (
+            select r.ctid as row from penstock.ready r
+            where r.queue_id = _find_ready.queue_id and r.priority = p and r.rank = message_id and r.id = message_id
+            order by r.rank, r.id limit 1
+        ) r
+        union all
+        (
+            select r.ctid from penstock.ready r
+            where r.rank <> r.id and r.id between message_id and message_id and r.queue_id + 0 = _find_ready.queue_id
+            order by r.id limit 1
+        )
+    ) r
+    limit 1
+$$;
+comment on function penstock._find_ready is
+    'Finds a ready message by its id: the place of its row, for use in the same statement.';
+
 -- Reads the states in the order in which messages move, so that a message that moves meanwhile is not missed.
 -- Volatile, so that each select has a new snapshot.
 create or replace function penstock._message(
@@ -132,7 +161,6 @@ as $$
 declare
     m penstock.message_details;
     is_large boolean;
-    ranks bigint[];
 begin
     for pass in 1..2 loop
         select s.priority, s.tenant, s.attempts, s.published_at, s.expires_at, s.due_at, s.dedup_key, s.errors, s.headers, s.payload, s.body, s.large
@@ -141,16 +169,12 @@ begin
         if found then m.state := 'scheduled'; exit; end if;
         select w.priority, w.tenant, w.attempts, w.published_at, w.expires_at, w.dedup_key, w.errors, w.headers, w.payload, w.body, w.large
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
-        from penstock.waiting w where w.queue_id = queue and w.id = message_id;
+        from penstock.waiting w where w.queue_id + 0 = queue and w.id = message_id;
         if found then m.state := 'waiting'; exit; end if;
-        select f.ranks into ranks from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
-        for p in 0..3 loop
-            select r.priority, r.tenant, r.attempts, r.published_at, r.expires_at, r.dedup_key, r.errors, r.headers, r.payload, r.body, r.large
-            into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
-            from penstock.ready r where r.queue_id = queue and r.priority = p and r.rank >= ranks[p + 1] and r.id = message_id;
-            if found then m.state := 'ready'; exit; end if;
-        end loop;
-        exit when m.state is not null;
+        select r.priority, r.tenant, r.attempts, r.published_at, r.expires_at, r.dedup_key, r.errors, r.headers, r.payload, r.body, r.large
+        into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
+        from penstock.ready r where r.queue_id + 0 = queue and r.ctid = penstock._find_ready(queue, message_id);
+        if found then m.state := 'ready'; exit; end if;
         select a.priority, a.tenant, a.attempts, a.published_at, a.expires_at, a.vt, a.claimed_at, penstock._fingerprint(a.token), a.dedup_key, a.errors, a.headers, a.payload, a.body, a.large
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.vt, m.claimed_at, m.consumer, m.dedup_key, m.errors, m.headers, m.payload, m.body, is_large
         from penstock.active a where a.queue_id = queue and a.id = message_id;
@@ -226,21 +250,29 @@ comment on function penstock.get_result is
     'Returns the outcome of a message: its state, its errors and, if it is done, its result; no payload and no '
     'headers. Returns no row if the message is unknown or no longer kept. For publishers that wait for results.';
 
-create or replace function penstock._others(n bigint) returns text
-language sql immutable
-as $$ select case when n >= 10000 then 'behind 10000 others or more' when n = 1 then 'behind 1 other' else format('behind %s others', n) end $$;
-comment on function penstock._others is 'Returns in words how many messages are ahead.';
-
-create or replace function penstock._in_line(n bigint) returns text
+create or replace function penstock._others(n bigint, is_cut boolean) returns text
 language sql immutable
 as $$
     select case
+        when n >= 10000 then 'behind 10000 others or more'
+        when is_cut then format('behind %s others or more', n)
+        when n = 1 then 'behind 1 other'
+        else format('behind %s others', n)
+    end
+$$;
+comment on function penstock._others is
+    'Returns in words how many messages are ahead. is_cut: more may be ahead than were counted.';
+
+create or replace function penstock._in_line(n bigint, is_cut boolean default false) returns text
+language sql immutable
+as $$
+    select case
+        when n >= 10000 or is_cut then penstock._others(n, is_cut)
         when n = 0 then 'next in line'
-        when n >= 10000 then penstock._others(n)
         else format('%s%s in line, %s', n + 1, case
             when (n + 1) % 100 between 11 and 13 then 'th'
             else coalesce((array['st', 'nd', 'rd'])[(n + 1) % 10], 'th')
-        end, penstock._others(n))
+        end, penstock._others(n, false))
     end
 $$;
 comment on function penstock._in_line is 'Returns in words the position of a message that has n messages ahead.';
@@ -260,7 +292,8 @@ comment on function penstock._count_permits is
 
 -- Invariant: free + deferred - debts + held = quota (permits.sql). Messages of the same priority with a lower rank
 -- are ahead, and so are more urgent messages. If each priority has its own permits, only as many more urgent messages
--- count as their priority has free permits.
+-- count as their priority has free permits. Expired messages ahead are not counted, but the limit counts them: the cost
+-- is bounded.
 create or replace function penstock._explain_ready(q penstock.queues, message_id bigint, priority int) returns text
 language plpgsql stable
 as $$
@@ -280,12 +313,15 @@ declare
     due int;
     taken int;
     ahead bigint := 0;
+    is_cut boolean := false;
     n bigint;
+    is_full boolean;
+    free int;
     held text;
 begin
     select f.ranks, f.permit_ranks into ranks, permit_ranks from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
     select r.rank into own_rank from penstock.ready r
-    where r.queue_id = q.id and r.priority = priority and r.rank >= ranks[priority + 1] and r.id = message_id;
+    where r.queue_id + 0 = q.id and r.ctid = penstock._find_ready(q.id, message_id);
     if q.quotas is not null then
         quota := q.quotas[kind + 1];
         if quota = 0 then
@@ -314,22 +350,26 @@ begin
         end if;
     end if;
     for p in case when held is null or pooled then 0 else priority end..priority loop
-        select count(*) into n
+        select count(*) filter (where before.expires_at is null or before.expires_at > now), count(*) = limit_of_count
+        into n, is_full
         from (
-            select from penstock.ready r
+            select r.expires_at from penstock.ready r
             where r.queue_id = q.id and r.priority = p and r.rank >= ranks[p + 1]
-                and (p < priority or (r.rank, r.id) < (own_rank, message_id)) and (r.expires_at is null or r.expires_at > now)
+                and (r.rank, r.id) < (case when p < priority then 9223372036854775807 else own_rank end, message_id)
             order by r.rank, r.id limit limit_of_count
         ) before;
         if not pooled and p < priority then
-            n := least(n, penstock._count_permits(q.id, 'f', p, permit_ranks[p + 1]));
+            free := penstock._count_permits(q.id, 'f', p, permit_ranks[p + 1]);
+            is_full := is_full and n < free;
+            n := least(n, free);
         end if;
         ahead := ahead + n;
+        is_cut := is_cut or is_full;
     end loop;
     return 'ready: ' || case
-        when held is not null then format('%s; %s', held, penstock._in_line(ahead))
-        when ahead = 0 then 'next in line, waits for a consumer'
-        else penstock._others(ahead)
+        when held is not null then format('%s; %s', held, penstock._in_line(ahead, is_cut))
+        when ahead = 0 and not is_cut then 'next in line, waits for a consumer'
+        else penstock._others(ahead, is_cut)
     end;
 end
 $$;
@@ -349,6 +389,7 @@ declare
     tenant_permits_from bigint;
     own record;
     ahead bigint;
+    is_cut boolean;
     tenant_permits int;
     held int;
 begin
@@ -356,14 +397,15 @@ begin
         return 'waiting: published or given back under REPEATABLE READ or SERIALIZABLE, or tenant_max_active was taken away: maintain(), or a consume that finds too little, lets it in';
     end if;
     select f.waiting_rank, f.permit_ranks[5] into from_rank, tenant_permits_from from penstock.floors f where f.queue_id = q.id order by f.tick desc limit 1;
-    select w.priority * 2 + (not w.redelivered)::int as line, w.rank into own from penstock.waiting w where w.queue_id = q.id and w.id = message_id;
-    select count(*) into ahead
+    select w.priority * 2 + (not w.redelivered)::int as line, w.rank into own from penstock.waiting w where w.queue_id + 0 = q.id and w.id = message_id;
+    select count(*) filter (where before.expires_at is null or before.expires_at > now), count(*) = limit_of_count
+    into ahead, is_cut
     from (
-        select from generate_series(0, own.line) line
+        select x.expires_at from generate_series(0, own.line) line
         cross join lateral (
-            select from penstock.waiting w
+            select w.expires_at from penstock.waiting w
             where w.queue_id = q.id and w.tenant = tenant and w.priority = line / 2 and w.redelivered = (line % 2 = 0) and w.rank >= from_rank
-                and (line < own.line or w.rank < own.rank) and (w.expires_at is null or w.expires_at > now)
+                and w.rank < case when line < own.line then 9223372036854775807 else own.rank end
             order by w.rank limit limit_of_count
         ) x
         limit limit_of_count
@@ -377,11 +419,11 @@ begin
         order by s.rank limit limit_of_count
     ) s;
     return case
-        when ahead < q.tenant_max_active - held then format(
+        when not is_cut and ahead < q.tenant_max_active - held then format(
             'waiting: %s has %s of tenant_max_active %s ready or active: maintain(), or a consume that finds too little, lets it in', owner, held, q.tenant_max_active)
         else format('waiting: %s has %s of tenant_max_active %s ready or active%s; ', owner, held, q.tenant_max_active,
             case when held > q.tenant_max_active then ', since the cap was lowered' else '' end)
-            || case when ahead = 0 then 'next in line' else penstock._others(ahead) end || ' of its tenant'
+            || case when ahead = 0 and not is_cut then 'next in line' else penstock._others(ahead, is_cut) end || ' of its tenant'
     end;
 end
 $$;
@@ -506,4 +548,4 @@ end
 $$;
 comment on function penstock.explain_delivery is
     'Explains in words why a message is not running: paused, delayed, leased, behind others, held back by '
-    'max_active or tenant_max_active, dead, done or unknown. Counts the messages ahead up to 10,000.';
+    'max_active or tenant_max_active, dead, done or unknown. Reads up to 10,000 messages ahead.';

@@ -31,6 +31,7 @@ declare
         $$only_row$$,
         $$ranked_by_tenant$$,
         $$redelivered$$,
+        $$(rank <> id)$$,
         $$true$$
     ];
     found_here text;

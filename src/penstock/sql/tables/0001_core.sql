@@ -131,6 +131,9 @@ create table penstock.ready (
 create index ready_order on penstock.ready (queue_id, priority, rank, id);
 create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) where ranked_by_tenant;
 create index ready_redelivered on penstock.ready (priority, tenant, queue_id, rank) where redelivered;
+-- A message whose rank is its id is found by ready_order (_find_ready): in a queue without tenants a new message has
+-- no entry here.
+create index ready_id on penstock.ready (id, queue_id) where rank <> id;
 -- With the id, so that dedup.sql finds one expired message by its id.
 create index ready_expiry on penstock.ready (queue_id, expires_at, id) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';

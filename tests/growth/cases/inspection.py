@@ -1,0 +1,118 @@
+"""Looking at messages: one message, a page of a listing, a queue's statistics."""
+
+from __future__ import annotations
+
+from ..case import Case, Connection
+from ..filling import (
+    fill_active,
+    fill_dead,
+    fill_done,
+    fill_ready,
+    fill_ready_of_tenants,
+    fill_waiting,
+    make_days,
+)
+
+
+def _plain(sql: Connection, size: int) -> None:
+    sql.execute("select penstock.create_queue('q')")
+    fill_ready(sql, "q", size)
+
+
+def _expired(sql: Connection, size: int) -> None:
+    """Messages whose time to live is over stand before the last one."""
+    sql.execute("select penstock.create_queue('q')")
+    fill_ready(sql, "q", size, expires_at="clock_timestamp() - interval '1 hour'")
+    fill_ready(sql, "q", 1)
+
+
+def _few_tenants(sql: Connection, size: int) -> None:
+    sql.execute("select penstock.create_queue('q')")
+    fill_ready_of_tenants(sql, "q", tenants=10, each=size // 10)
+
+
+def _many_tenants(sql: Connection, size: int) -> None:
+    """Each rank is shared by many messages."""
+    sql.execute("select penstock.create_queue('q')")
+    fill_ready_of_tenants(sql, "q", tenants=size // 10, each=10)
+
+
+def _waiting(sql: Connection, size: int) -> None:
+    sql.execute("select penstock.create_queue('q', tenant_max_active => 1)")
+    fill_waiting(sql, "q", size)
+
+
+def _dead(sql: Connection, size: int) -> None:
+    sql.execute("select penstock.create_queue('q')")
+    fill_dead(sql, "q", size)
+
+
+def _days(sql: Connection, size: int) -> None:
+    """A queue that keeps so many days: ten messages were done on each day. Another message waits."""
+    sql.execute("select penstock.create_queue('q')")
+    make_days(sql, size)
+    fill_done(sql, "q", 10 * size, days=size)
+    fill_ready(sql, "q", 1)
+
+
+def _counted(sql: Connection, size: int) -> None:
+    sql.execute("select penstock.create_queue('q')")
+    fill_ready(sql, "q", size)
+    fill_active(sql, "q", size)
+    fill_dead(sql, "q", size)
+    fill_done(sql, "q", size)
+
+
+_LAST = "(select last_value from penstock.message_ids)"
+_ONE_MESSAGE = [
+    ("get_message()", "select * from penstock.get_message('q', {id})", 1.5),
+    ("cancel_message()", "select penstock.cancel_message('q', {id})", 1.5),
+]
+
+CASES = [
+    *(
+        Case(
+            name=f"{call} of {what}",
+            grows=grows,
+            law="constant",
+            build=build,
+            call=statement.replace("{id}", message_id),
+            sizes=(1_000, 50_000),
+            most=most,
+        )
+        for what, grows, build, message_id in [
+            ("a ready message", "messages ready in the queue", _plain, _LAST),
+            ("an unknown message", "messages ready in the queue", _plain, "{size} / 2 + 1000000"),
+            ("a ready message of a tenant", "messages ready in the queue", _few_tenants, _LAST),
+            ("a waiting message", "messages waiting in the queue", _waiting, "{size}"),
+        ]
+        for call, statement, most in _ONE_MESSAGE
+    ),
+    Case(
+        name="explain_delivery() of a ready message",
+        grows="messages ready in the queue, from 20,000 on",
+        law="constant",
+        build=_plain,
+        call=f"select penstock.explain_delivery('q', {_LAST})",
+        sizes=(20_000, 100_000),
+        most=1.2,
+    ),
+    Case(
+        name="explain_delivery() of a ready message",
+        grows="expired messages before it, from 20,000 on",
+        law="constant",
+        build=_expired,
+        call=f"select penstock.explain_delivery('q', {_LAST})",
+        sizes=(20_000, 100_000),
+        most=1.2,
+    ),
+    Case(
+        name="a page of list_messages() of ready messages",
+        grows="messages of the same rank before the page",
+        law="constant",
+        build=_many_tenants,
+        call="select * from penstock.list_messages('q', 'ready', 100, 'ready 2 1 ' || {size} / 10 - 200)",
+        sizes=(5_000, 100_000),
+        most=1.5,
+    ),
+]
