@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import psycopg
@@ -61,10 +62,16 @@ def _milliseconds(connection: Connection, statement: str) -> float:
     times = []
     for _ in range(ROUNDS):
         with connection.transaction(force_rollback=True):
-            started = time.perf_counter()
+            started = _clock(connection)
             connection.execute(statement.encode())
-            times.append(1000 * (time.perf_counter() - started))
+            times.append(1000 * (_clock(connection) - started))
     return min(times)
+
+
+def _clock(connection: Connection) -> float:
+    """The processor time of the server process, because other tests run meanwhile; else the time of day."""
+    schedstat = Path(f"/proc/{connection.info.backend_pid}/schedstat")
+    return int(schedstat.read_text().split()[0]) / 1e9 if schedstat.exists() else time.perf_counter()
 
 
 def _locks(connection: Connection, statement: str) -> float:

@@ -1,8 +1,12 @@
-"""The cases, a module for each part of the engine."""
+"""The cases, a module for each part of the engine. Each module has its list in CASES."""
 
 from __future__ import annotations
 
-from ..case import Case
-from . import hot, inspection
+from importlib import import_module
+from pkgutil import iter_modules
 
-CASES: list[Case] = [*hot.CASES, *inspection.CASES]
+from ..case import Case
+
+CASES: list[Case] = [
+    case for module in iter_modules(__path__) for case in import_module(f"{__name__}.{module.name}").CASES
+]

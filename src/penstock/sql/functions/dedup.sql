@@ -212,8 +212,9 @@ as $$
 #variable_conflict use_variable
 begin
     if keys is not null then
-        delete from penstock.dedup d where d.queue_id = queue_id and d.key = any(keys) and d.id = any(ids);
+        delete from penstock.dedup d using unnest(keys, ids) k(key, id)
+        where d.queue_id = queue_id and d.key = k.key and d.id = k.id;
     end if;
 end
 $$;
-comment on function penstock._free_dedup_keys is 'Frees the dedup keys of finished messages.';
+comment on function penstock._free_dedup_keys is 'Frees the dedup keys of finished messages: a key and an id for each.';

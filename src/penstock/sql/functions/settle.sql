@@ -17,8 +17,11 @@ declare
     is_denied boolean;
     lowest bigint := 0;
     highest bigint := 9223372036854775807;
+    sorted_ids bigint[];
+    places int[];
     ids bigint[];
     keys text[];
+    key_ids bigint[];
     large_ids bigint[];
     permits smallint[];
     tenant_permits text[];
@@ -68,6 +71,14 @@ begin
         end if;
     end if;
     if keep then
+        -- In a large batch each message finds its result by binary search: array_position() takes quadratic time.
+        if cardinality(results) > 100 then
+            select array_agg(x.id), array_agg(x.place) into sorted_ids, places
+            from (
+                select i.id, min(i.n)::int as place from unnest(message_ids) with ordinality i(id, n)
+                where i.id is not null group by i.id order by i.id
+            ) x;
+        end if;
         with removed as (
             delete from penstock.active a
             where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids)
@@ -83,15 +94,21 @@ begin
                 queue_id, g.id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant,
                 g.token, g.headers,
                 g.payload, g.body, g.errors,
-                results[array_position(message_ids, g.id) - array_lower(message_ids, 1) + array_lower(results, 1)]
+                results[
+                    array_lower(results, 1) + coalesce(
+                        places[width_bucket(g.id, sorted_ids)] - 1,
+                        array_position(message_ids, g.id) - array_lower(message_ids, 1)
+                    )
+                ]
             from removed g
         )
         select
             array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+            array_agg(g.id) filter (where g.dedup_key is not null),
             array_agg(g.id) filter (where g.large),
             array_agg(g.permit) filter (where g.permit is not null),
             array_agg(g.tenant) filter (where g.holds_tenant_permit)
-        into ids, keys, large_ids, permits, tenant_permits from removed g;
+        into ids, keys, key_ids, large_ids, permits, tenant_permits from removed g;
     else
         with removed as (
             delete from penstock.active a
@@ -101,13 +118,14 @@ begin
         )
         select
             array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+            array_agg(g.id) filter (where g.dedup_key is not null),
             array_agg(g.id) filter (where g.large),
             array_agg(g.permit) filter (where g.permit is not null),
             array_agg(g.tenant) filter (where g.holds_tenant_permit)
-        into ids, keys, large_ids, permits, tenant_permits from removed g;
+        into ids, keys, key_ids, large_ids, permits, tenant_permits from removed g;
     end if;
     if keys is not null then
-        perform penstock._free_dedup_keys(queue_id, keys, ids);
+        perform penstock._free_dedup_keys(queue_id, keys, key_ids);
     end if;
     if large_ids is not null then
         perform penstock._free_payloads(queue_id, large_ids);

@@ -97,6 +97,7 @@ as $$
 #variable_conflict use_variable
 declare
     acked bigint[];
+    sorted_ids bigint[];
 begin
     if message_ids is null or (group_ids is null) <> (positions is null) or cardinality(group_ids) <> cardinality(message_ids)
         or cardinality(positions) <> cardinality(message_ids)
@@ -116,10 +117,14 @@ begin
         return;
     end if;
     if group_ids is not null then
+        if cardinality(acked) < cardinality(message_ids) then
+            sorted_ids := array(select a.id from unnest(acked) a(id) order by a.id);
+        end if;
         insert into penstock.group_results (group_id, position, message_id, result, done_at)
         select m.group_id, m.position, m.id, m.result, penstock.clock()
         from unnest(message_ids, group_ids, positions, results) m(id, group_id, position, result)
-        where m.group_id is not null and (cardinality(acked) = cardinality(message_ids) or m.id = any(acked))
+        where m.group_id is not null
+            and (sorted_ids is null or sorted_ids[width_bucket(m.id, sorted_ids)] = m.id)
             and exists (select from penstock.groups g where g.id = m.group_id and m.position between 0 and g.total - 1)
         on conflict do nothing;
     end if;

@@ -96,6 +96,7 @@ declare
     moved bigint[];
     ready_id bigint;
     keys text[];
+    key_ids bigint[];
     permits smallint[];
     tenant_permits text[];
     waiting_tenants text[];
@@ -133,9 +134,10 @@ begin
         )
         select
             array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+            array_agg(g.id) filter (where g.dedup_key is not null),
             array_agg(g.permit) filter (where g.permit is not null),
             array_agg(g.tenant) filter (where g.holds_tenant_permit)
-        into moved, keys, permits, tenant_permits from removed g;
+        into moved, keys, key_ids, permits, tenant_permits from removed g;
     else
         with removed as (
             delete from penstock.active a
@@ -185,6 +187,7 @@ begin
         select
             array_agg(j.id), min(j.id) filter (where j.reason is null and j.delay = 0),
             array_agg(j.dedup_key) filter (where j.dedup_key is not null and j.reason is not null),
+            array_agg(j.id) filter (where j.dedup_key is not null and j.reason is not null),
             array_agg(j.permit) filter (where j.permit is not null),
             array_agg(j.tenant) filter (
                 where j.holds_tenant_permit and (j.reason is not null or j.delay > 0 or j.waits)
@@ -192,7 +195,7 @@ begin
             array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and j.waits),
             array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and j.waits),
             (select max(r.rank) from to_ready r)
-        into moved, ready_id, keys, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank
+        into moved, ready_id, keys, key_ids, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank
         from judged j;
     end if;
     if moved is null then
@@ -207,7 +210,7 @@ begin
     if permits is not null or tenant_permits is not null then
         perform penstock._make_room(queue_id, permits, tenant_permits);
     end if;
-    perform penstock._free_dedup_keys(queue_id, keys, moved);
+    perform penstock._free_dedup_keys(queue_id, keys, key_ids);
     if ready_id is not null and wakes then
         perform penstock._wake(name, ready_id);
     end if;
@@ -288,8 +291,9 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    ids bigint[];
+    ended bigint;
     keys text[];
+    key_ids bigint[];
     tenant_permits text[];
 begin
     with from_ready as (
@@ -315,14 +319,16 @@ begin
         select queue_id, queue_id, 'expired', now, g.errors -> -1 ->> 'error', /*carried g*/
         from removed g
     )
-    select array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
-    array_agg(g.tenant) filter (where g.holds_tenant_permit)
-    into ids, keys, tenant_permits from removed g;
-    perform penstock._free_dedup_keys(queue_id, keys, ids);
+    select
+        count(*), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
+        array_agg(g.id) filter (where g.dedup_key is not null),
+        array_agg(g.tenant) filter (where g.holds_tenant_permit)
+    into ended, keys, key_ids, tenant_permits from removed g;
+    perform penstock._free_dedup_keys(queue_id, keys, key_ids);
     if tenant_permits is not null then
         perform penstock._return_tenant_permits(queue_id, tenant_permits);
     end if;
-    return coalesce(cardinality(ids), 0);
+    return ended;
 end
 $$;
 comment on function penstock._end_expired is
