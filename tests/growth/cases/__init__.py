@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from ..case import Case
-from . import hot
+from . import hot, leases
 
-CASES: list[Case] = [*hot.CASES]
+CASES: list[Case] = [*hot.CASES, *leases.CASES]
