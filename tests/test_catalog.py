@@ -164,7 +164,7 @@ SIGNATURES = {
         "queue_name text, message_ids int8[], token text, extension_seconds int4",
         "setof (message_id, vt)",
     ),
-    "pulse": ("token text, vt_seconds int4, queue_names text[] = NULL", "int8"),
+    "pulse": ("token text, vt_seconds int4, queue_names text[] = NULL, message_ids int8[] = NULL", "int8"),
     "list_dlq_messages": (
         "queue_name text = NULL, page_size int4 = NULL, after text = NULL, newest_first bool = false",
         """setof (queue_name, message_id, payload, body, delivery_attempts, reason, last_error, errors,

@@ -159,7 +159,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "reject_unreadable": {"queue_name": TEXT, "batch_size": INTEGER},
     "extend": {"message": MESSAGE, "extension": DURATION},
     "extend_many": {"messages": MESSAGES, "extension": DURATION},
-    "pulse": {"token": TEXT, "visibility_timeout": DURATION, "queue_names": TEXTS},
+    "pulse": {"token": TEXT, "visibility_timeout": DURATION, "queue_names": TEXTS, "message_ids": BIGINTS},
     "list_dlq_messages": {"queue_name": TEXT, **PAGES, "newest_first": BOOLEAN},
     "requeue_dlq_messages": {"queue_name": TEXT, "message_ids": BIGINTS},
     "add_retries": {"queue_name": TEXT, "attempts": INTEGER, "headers": HEADERS},

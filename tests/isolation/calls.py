@@ -176,6 +176,7 @@ def all_calls(stock: Stock) -> list[Call]:
         Call("reject", "reject_message", (queue, message, token)),
         Call("extend", "batch_extend_message_vt", (queue, held[::-1], token, 60)),
         Call("pulse", "pulse", (token, 60)),
+        Call("pulse, by name", "pulse", (token, 60, [queue] * len(held), held[::-1])),
         Call("requeue", "requeue_dlq_messages", (queue,)),
         Call("requeue, some", "requeue_dlq_messages", (queue, stock.dead[::-1])),
         Call("requeue other", "requeue_dlq_messages", (other,)),

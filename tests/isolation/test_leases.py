@@ -137,27 +137,31 @@ def test_extend_after_expiry(spec: Spec, held: Claim) -> None:
     assert extend.value() is None
 
 
-def test_pulse_before_and_after_expiry(spec: Spec, held: Claim) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+def test_pulse_before_and_after_expiry(spec: Spec, held: Claim, by_name: bool) -> None:
+    named = (["q"], [held.id]) if by_name else ()
     holder, sweeper = spec.session(), late(spec)
     sweeper.begin()
     sweeper.claim("q")
-    assert holder.start("pulse", held.token, 3600).passes() == [(0,)]
+    assert holder.start("pulse", held.token, 3600, *named).passes() == [(0,)]
     sweeper.rollback()
     holder.begin()
-    assert holder.value("pulse", held.token, 3600) == 1
+    assert holder.value("pulse", held.token, 3600, *named) == 1
     assert sweeper.start("consume_messages_batch", "q").passes() == []
     holder.commit()
     assert sweeper.claim("q") == []
 
 
-def test_pulse_x_ack(spec: Spec, held: Claim) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+def test_pulse_x_ack(spec: Spec, held: Claim, by_name: bool) -> None:
+    named = (["q"], [held.id]) if by_name else ()
     a, b = spec.sessions(2)
     a.begin()
     a.ack("q", held)
-    assert b.start("pulse", held.token, 60).passes() == [(0,)]
+    assert b.start("pulse", held.token, 60, *named).passes() == [(0,)]
     a.rollback()
     b.begin()
-    assert b.value("pulse", held.token, 60) == 1
+    assert b.value("pulse", held.token, 60, *named) == 1
     ack = a.waits("ack_message", "q", held.id, held.token)
     b.commit()
     assert ack.value() is True

@@ -179,6 +179,13 @@ CALLS = [
         BY_KEY | SEATED,
     ),
     Call("extend", "select * from penstock.batch_extend_message_vt('kept', %(held)s, 'me', 5)", 250, BY_KEY),
+    Call(
+        "pulse, by name",
+        "select penstock.pulse('me', 60, array_fill('kept'::text, array[cardinality(h)]), h) "
+        "from (select %(held)s::bigint[] as h) x",
+        250,
+        BY_KEY,
+    ),
     # It looks through all leases of a queue, so not in those with 50,000 of them.
     Call(
         "pulse",

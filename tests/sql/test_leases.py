@@ -83,6 +83,24 @@ def test_pulse_may_be_for_some_queues_only(engine: Engine) -> None:
     assert engine.value("pulse", "worker", 60, None) == 2
 
 
+def test_pulse_may_be_for_some_messages_only(engine: Engine) -> None:
+    """A message of a topic has the same id in each queue: the name tells them apart."""
+    engine.topic("t", "a", "b")
+    first, second = (engine.publish("t") for _ in range(2))
+    for queue in ("a", "b"):
+        engine.take_many(queue, 2, "worker")
+    assert engine.value("pulse", "worker", 600, ["b", "a", "b"], [first, second, first]) == 2
+    end = engine.now() + timedelta(seconds=500)
+    renewed = engine.query(
+        "select q.name, a.id from penstock.active a join penstock.queues q on q.id = queue_id where vt > %s",
+        end,
+    )
+    assert set(renewed) == {("a", second), ("b", first)}
+    assert engine.value("pulse", "other", 600, ["a"], [first]) == 0
+    assert engine.value("pulse", "worker", 600, ["a", "b"], [None, -1]) == 0
+    assert engine.value("pulse", "worker", 600, [], []) == 0
+
+
 def test_pulse_renews_a_lease_that_ran_out_but_was_not_taken_back(engine: Engine, clock: Clock) -> None:
     engine.queue("q")
     engine.send("q")
@@ -168,6 +186,11 @@ def test_what_a_token_does_not_hold_it_cannot_extend(
             expect("PN004", "vt_seconds", shown).of("pulse", "worker", value)
             for value, shown in ((-1, "-1"), (2147483647, "2147483647"), (None, "null"))
         ),
+        expect("PN004", "1 message_ids", "0 queue_names").of("pulse", "worker", 60, None, [ACTIVE]),
+        expect("PN004", "2 message_ids", "1 queue_names").of(
+            "pulse", "worker", 60, ["billing"], [ACTIVE, ACTIVE]
+        ),
+        expect("PN001", '"nope"').of("pulse", "worker", 60, ["nope"], [ACTIVE]),
     ],
 )
 def test_bad_input(house: Engine, bad: Bad) -> None:

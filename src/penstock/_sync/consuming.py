@@ -324,10 +324,19 @@ class Consuming(CallRunner):
         return lost
 
     def pulse(
-        self, token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None = None
+        self,
+        token: str,
+        visibility_timeout: Duration,
+        queue_names: Sequence[str] | None = None,
+        *,
+        message_ids: Sequence[int] | None = None,
     ) -> int:
-        """A heartbeat: all that a token holds is leased for so long from now. Returns how many."""
-        return self._run(calls.pulse(token, visibility_timeout, queue_names))
+        """A heartbeat: all that a token holds is leased for so long from now. Returns how many.
+
+        message_ids: only these messages; queue_names has the queue of each. Without, the call reads all
+        leases of the queues.
+        """
+        return self._run(calls.pulse(token, visibility_timeout, queue_names, message_ids))
 
 
 @contextmanager

@@ -403,11 +403,17 @@ def batch_extend_message_vt(
     return extend if within == math.inf else msgspec.structs.replace(extend, within=within)
 
 
-def pulse(token: str, visibility_timeout: Duration, queue_names: Sequence[str] | None) -> Call[int]:
+def pulse(
+    token: str,
+    visibility_timeout: Duration,
+    queue_names: Sequence[str] | None,
+    message_ids: Sequence[int] | None = None,
+) -> Call[int]:
     return call(
         "pulse",
         value,
         token=token,
         vt_seconds=seconds("visibility_timeout", visibility_timeout),
         queue_names=queue_names,
+        message_ids=message_ids,
     )

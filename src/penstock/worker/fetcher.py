@@ -205,8 +205,6 @@ class Fetcher:
             await self._declare()
             source.poll_at = now() + LONGEST_POLL_SECONDS
         except (ConnectionLost, DatabaseUnavailable):
-            # This worker does not know what the claim may have claimed: no pulse may extend those leases.
-            leases.renew_token()
             source.set()
             raise
         except SchemaError:
@@ -316,14 +314,11 @@ class Fetcher:
         except QueueNotFound:
             return
         except (ConnectionLost, DatabaseUnavailable):
-            # Their leases run out, unless they were parked.
-            self._leases.renew_token()
-            raise
+            raise  # the leases run out, unless the messages were parked
         except SchemaError:
             raise
         except PenstockError as exc:
             logger.error("messages of queue %r could not be parked: %s", source.queue_name, exc)
-            self._leases.renew_token()
 
     async def _subscribe(self) -> None:
         for source in self._sources:

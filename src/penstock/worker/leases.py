@@ -1,9 +1,8 @@
-"""The leases of a worker: one pulse for all, and a check by message where it is in doubt which are held."""
+"""The leases of a worker: one pulse for all, and a check where the pulse did not find all of them."""
 
 from __future__ import annotations
 
 import logging
-import math
 import secrets
 from collections import defaultdict
 from typing import TypeVar
@@ -41,14 +40,10 @@ class Leases:
         # Short, because every claimed message is written with it. The registry has the worker of each token.
         self.name = self.token = secrets.token_urlsafe(NAME_BYTES)
         self._renewals = 0
-        # Tokens of claims whose outcome is not known. A pulse would extend leases on messages that this
-        # worker never received.
-        self._doubtful: set[str] = set()
         self._pulsed_at = now()
 
     def renew_token(self) -> None:
-        """Go on with another token. Leases of the old token are extended message by message."""
-        self._doubtful.add(self.token)
+        """Go on with another token, so that messages that come back here are not settled with the old one."""
         self._renewals += 1
         self.token = f"{self.name}-{self._renewals}"
 
@@ -85,24 +80,18 @@ class Leases:
         by_token: dict[str, list[Run]] = defaultdict(list)
         for run in self._held:
             by_token[run.claimed.token].append(run)
-        for token in tuple(by_token):
-            runs = by_token[token]
-            if token in self._doubtful:
-                held_here = [run for run in runs if not run.settles_itself]
-                # As long as the time since the last pulse, and a little longer.
-                await self._check(held_here, math.ceil(sent_at - self._pulsed_at) + 1)
-                continue
-            queues = sorted({run.queue_name for run in runs})
-            held = await self._attempt(calls.pulse(token, self.seconds, queues))
+        for token, runs in by_token.items():
+            # By name: the token may hold messages that this worker never received. Their leases have to end.
+            queues, ids = [run.queue_name for run in runs], [run.message_id for run in runs]
+            held = await self._attempt(calls.pulse(token, self.seconds, queues, ids))
             still = [run for run in runs if run.is_held]
             # A lease that was over meanwhile may be held by another worker, although the numbers agree.
             if held is None or held < len(still) or was_late:
-                await self._check(still, 1)
-        self._doubtful &= set(by_token) | {self.token}
+                await self._check(still)
         self._pulsed_at = sent_at
 
-    async def _check(self, runs: list[Run], extension: float) -> None:
-        """Extend leases message by message. Interrupt runs whose lease is not held any more."""
+    async def _check(self, runs: list[Run]) -> None:
+        """Ask for each message whether its lease is held. Interrupt runs whose lease is not held any more."""
         by_queue: dict[tuple[str, str], list[Run]] = defaultdict(list)
         for run in runs:
             by_queue[run.queue_name, run.claimed.token].append(run)
@@ -110,9 +99,7 @@ class Leases:
             for start in range(0, len(group), MOST_CHECKED):
                 part = group[start : start + MOST_CHECKED]
                 ids = sorted(run.message_id for run in part)
-                found = await self._attempt(
-                    calls.batch_extend_message_vt(queue_name, ids, token, max(1, extension))
-                )
+                found = await self._attempt(calls.batch_extend_message_vt(queue_name, ids, token, 1))
                 held = {extended.message_id for extended in found or ()}
                 for run in part:
                     if run.message_id not in held and not run.settles_itself:

@@ -39,8 +39,8 @@ class Settler:
     """Settles one group at a time. Runs that end meanwhile make up the next group.
 
     settled: called with runs whose end the database has acknowledged. in_doubt: called when it is not known
-    what the token of this worker holds; no pulse may extend those leases. delayed: called with the queue and
-    the seconds when a message is put off.
+    whether messages were settled: they may come back to this worker, with another token. delayed: called
+    with the queue and the seconds when a message is put off.
     """
 
     def __init__(

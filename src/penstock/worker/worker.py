@@ -331,8 +331,6 @@ class Worker:
         await asyncio.wait({fetching}, timeout=CLAIM_SECONDS)
         if not fetching.done():
             fetching.cancel()
-            # This worker never receives what the claim may have claimed: no pulse may extend those leases.
-            parts.leases.renew_token()
 
     async def _until_stopped(self, loops: list[asyncio.Task[None]]) -> None:
         """Wait for stop(). A part that fails ends the worker with its error."""

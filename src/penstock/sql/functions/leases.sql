@@ -53,7 +53,11 @@ comment on function penstock.extend_message_vt is
 
 -- The function skips rows that another session has locked. That session is settling the message, so the message
 -- needs no longer lease.
-create or replace function penstock.pulse(token text, vt_seconds int, queue_names text[] default null) returns bigint
+-- No index leads with the token: every claim and every ack would pay for it. A caller that names its messages pays
+-- for these alone.
+create or replace function penstock.pulse(
+    token text, vt_seconds int, queue_names text[] default null, message_ids bigint[] default null
+) returns bigint
 language plpgsql security definer
 /*hot*/
 as $$
@@ -62,31 +66,53 @@ declare
     now timestamptz := penstock.clock();
     held bigint := 0;
     queue int;
+    named bigint[];
     since timestamptz;
-    ids bigint[];
+    tuples tid[];
+    moved bigint;
 begin
     perform penstock._check_range('vt_seconds', vt_seconds, 0, 2592000);
-    if queue_names is not null then
-        perform penstock._queue_id(n, 'consume') from unnest(queue_names) n;
+    if cardinality(message_ids) is distinct from cardinality(queue_names) and message_ids is not null then
+        perform penstock._invalid(
+            format('%s message_ids have %s queue_names', cardinality(message_ids), coalesce(cardinality(queue_names), 0)),
+            'Pass the queue of each message.'
+        );
     end if;
-    for queue in
-        select q.id from penstock.queues q
-        where (queue_names is null or q.name = any(queue_names))
-            and (q.consumers is null or penstock._may(q.consumers))
-        order by q.id
-    loop
-        select case when f.swept_to <= now then f.swept_to - interval '1 second' else '-infinity' end into since
-        from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
-        select array_agg(k.id) into ids
+    if queue_names is not null then
+        perform penstock._queue_id(n.name, 'consume') from (select distinct n from unnest(queue_names) n) n(name);
+    end if;
+    for queue, named in
+        select q.id, n.ids
         from (
-            select a.id from penstock.active a
-            where a.queue_id = queue and a.sweep_queue_id = queue and a.vt > since and a.token = token
-            order by a.vt for update skip locked
-        ) k;
-        if ids is not null then
-            update penstock.active a set vt = now + make_interval(secs => vt_seconds)
-            where a.queue_id = queue and a.id = any(ids);
-            held := held + cardinality(ids);
+            select n.name, array_agg(n.id) as ids from unnest(queue_names, message_ids) n(name, id) group by n.name
+        ) n
+        cross join lateral (select q.id, q.consumers from penstock.queues q where q.name = n.name) q
+        where q.consumers is null or penstock._may(q.consumers)
+        union all
+        select q.id, null from penstock.queues q
+        where queue_names is null and (q.consumers is null or penstock._may(q.consumers))
+    loop
+        if message_ids is null then
+            select case when f.swept_to <= now then f.swept_to - interval '1 second' else '-infinity' end into since
+            from penstock.floors f where f.queue_id = queue order by f.tick desc limit 1;
+            tuples := array(
+                select a.ctid from penstock.active a
+                where a.queue_id = queue and a.sweep_queue_id = queue and a.vt > since and a.token = token
+                order by a.vt for update skip locked
+            );
+        else
+            tuples := array(
+                select a.ctid from unnest(named) m(id)
+                cross join lateral (
+                    select a.ctid from penstock.active a where a.queue_id = queue and a.id = m.id and a.token = token
+                    for update skip locked
+                ) a
+            );
+        end if;
+        if tuples <> '{}' then
+            update penstock.active a set vt = now + make_interval(secs => vt_seconds) where a.ctid = any(tuples);
+            get diagnostics moved = row_count;
+            held := held + moved;
         end if;
     end loop;
     return held;
@@ -94,4 +120,5 @@ end
 $$;
 comment on function penstock.pulse is
     'A heartbeat: leases every message that the token holds until vt_seconds from now, in all queues or the named '
-    'ones. Returns how many.';
+    'ones. With message_ids, only these messages; queue_names then has the queue of each message. Returns how many. '
+    'Without message_ids the call reads all leases of the queues.';

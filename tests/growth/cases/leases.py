@@ -1,0 +1,43 @@
+"""Leases: a heartbeat costs by the caller's own leases, and leases that ran out are taken back in slices."""
+
+from __future__ import annotations
+
+from ..case import Case, Connection
+from ..filling import draw_ids
+
+
+def _lease(sql: Connection, number: int, token: str, seconds: int) -> int:
+    """Messages of queue q that a token holds: the id before the first."""
+    base = draw_ids(sql, number)
+    sql.execute(
+        """insert into penstock.active
+            (queue_id, sweep_queue_id, id, vt, claimed_at, published_at, attempts, priority, large, tenant,
+            token, payload)
+        select
+            q.id, q.id, %(base)s::int8 + n, now() + make_interval(secs => %(seconds)s), now(), now(), 1, 2,
+            false, '', %(token)s, '1'
+        from penstock.queues q, generate_series(1, %(number)s) n where q.name = 'q'""",
+        {"base": base, "number": number, "token": token, "seconds": seconds},
+    )
+    sql.execute("analyze penstock.active")
+    return base
+
+
+def _others(sql: Connection, size: int) -> None:
+    """Ten leases of the caller, the messages 1 to 10, and as many as the size of others."""
+    sql.execute("select penstock.create_queue('q')")
+    assert _lease(sql, 10, "me", 3600) == 0
+    _lease(sql, size, "other", 3600)
+
+
+CASES = [
+    Case(
+        name="pulse() of 10 messages by name",
+        grows="leases of other tokens in the queue",
+        law="constant",
+        build=_others,
+        call="select penstock.pulse('me', 60, array_fill('q'::text, array[10]), array[1,2,3,4,5,6,7,8,9,10])",
+        sizes=(1_000, 100_000),
+        most=1.5,
+    ),
+]
