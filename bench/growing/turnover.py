@@ -1,6 +1,7 @@
 """A database that is built twice while vacuum is held back: to leave dead rows, and then to be measured.
 
-The dead rows have negative ids and ranks, below every floor, as if the queues had turned them over before. So the second build gets the ids that a fresh database gives, and statements of a case that name an id fit.
+The dead rows have negative ids and ranks, below every floor, as if the queues had turned them over before. So
+the second build gets the ids that a fresh database gives, and statements of a case that name an id fit.
 """
 
 from __future__ import annotations
