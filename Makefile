@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-tour run-tasks test check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker clean
+.PHONY: help setup run run-tour run-tasks test check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker bench-growth clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ bench-caps: setup ## what caps and tenants cost a send, a claim and an ack
 
 bench-worker: setup ## the worker beside other task queues on PostgreSQL, with and without vacuum held back
 	$(BIN)/python -m bench.worker --markdown docs/explanation/comparison.md
+
+bench-growth: setup ## what each call costs as the database grows, with and without vacuum held back, and a page for the docs
+	$(BIN)/python -m bench.growth --page docs/explanation/costs.md
 
 bench-client: setup ## what the Python clients cost over psycopg, and how soon an idle consumer has a message
 	$(BIN)/python -m bench.client

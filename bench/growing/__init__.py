@@ -1,0 +1,1 @@
+"""What each call costs: the parts of `make bench-growth`."""
