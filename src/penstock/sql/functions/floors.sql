@@ -196,9 +196,10 @@ begin
     with removed as (
         delete from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = any(rows) returning r.*
     ), put as (
-        insert into penstock.ready as r (queue_id, ranked_by_tenant, redelivered, rank, /*carried*/)
+        insert into penstock.ready as r
+            (queue_id, ranked_by_tenant, holds_tenant_permit, redelivered, rank, /*carried*/)
         select
-            queue_id, true, g.redelivered,
+            queue_id, true, g.holds_tenant_permit, g.redelivered,
             least(
                 g.rank,
                 g.nth + max(
