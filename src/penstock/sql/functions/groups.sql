@@ -225,35 +225,39 @@ comment on function penstock._missing_member is
     'The position below which members of a group may be missing; -1 if all are done.';
 
 -- One probe for each group, for some milliseconds. Groups come in the order of their ids, after after_group.
+-- Groups with new results take longer: after the deadline the rest of the slice is left for the next call.
 -- last_group is null if all groups were examined.
 create or replace function penstock._examine_groups(
-    after_group bigint, out last_group bigint, out finished bigint, out removed bigint
+    after_group bigint, deadline timestamptz, out last_group bigint, out finished bigint, out removed bigint
 )
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     slice constant int := 1000;
+    most constant int := 20;
     until timestamptz := clock_timestamp() + interval '5 ms';
     ids bigint[];
     moved record;
     complete bigint[];
     now_missing int;
-    n bigint;
+    is_last boolean;
 begin
     finished := 0;
     removed := 0;
     last_group := after_group;
     loop
         ids := array(select g.id from penstock.groups g where g.id > last_group order by g.id limit slice);
+        is_last := cardinality(ids) < slice;
         complete := '{}';
         for moved in
-            select g.id, g.missing
-            from unnest(ids) i(id)
+            select g.id, g.missing, i.nth
+            from unnest(ids) with ordinality i(id, nth)
             cross join lateral (select g.id, g.missing from penstock.groups g where g.id = i.id) g
             where g.missing < 0 or exists (
                 select from penstock.group_results r where r.group_id = g.id and r.position = g.missing
             )
+            order by i.nth
         loop
             now_missing := penstock._missing_member(moved.id, moved.missing);
             if now_missing < 0 then
@@ -265,16 +269,24 @@ begin
                     update penstock.groups g set missing = now_missing where g.id = moved.id;
                 end if;
             end if;
+            if cardinality(complete) = most then
+                finished := finished + (select count(*) from penstock._finish_groups(complete, false));
+                complete := '{}';
+            end if;
+            if clock_timestamp() > deadline then
+                is_last := is_last and moved.nth = cardinality(ids);
+                ids := ids[:moved.nth];
+                exit;
+            end if;
         end loop;
         if complete <> '{}' then
-            select count(*) into n from penstock._finish_groups(complete, false);
-            finished := finished + n;
+            finished := finished + (select count(*) from penstock._finish_groups(complete, false));
         end if;
         removed := removed + penstock._forget_group_results(
-            last_group || ids || case when cardinality(ids) < slice then 9223372036854775807 end
+            last_group || ids || case when is_last then 9223372036854775807 end
         );
-        last_group := case when cardinality(ids) = slice then ids[slice] end;
-        exit when last_group is null or clock_timestamp() > until;
+        last_group := case when not is_last then ids[cardinality(ids)] end;
+        exit when is_last or clock_timestamp() > until;
     end loop;
 end
 $$;

@@ -39,11 +39,12 @@ $$;
 comment on function penstock._check_all_lines is
     'Works off the checks of a queue until a deadline; is_done if no new check is left.';
 
--- One slice of one queue's sweep: at most `most` messages of each kind. The floor row says when the next full sweep
--- is due. Full sweeps take about two percent of the time, but run at least once a minute.
+-- One slice of one queue's sweep: at most `most` messages of each kind. is_slow: the probes passed dead tuples. The
+-- floor row says when the next full sweep is due. Full sweeps take about two percent of the time, but run at least
+-- once a minute.
 create or replace function penstock._sweep(
-    queue_id int, queue_name text, notify boolean, has_waiting boolean, most int, until timestamptz,
-    out is_done boolean, out lines_done boolean, out results penstock.maintenance_result[]
+    queue_id int, queue_name text, notify boolean, has_waiting boolean, is_slow boolean, most int,
+    until timestamptz, out is_done boolean, out lines_done boolean, out results penstock.maintenance_result[]
 )
 language plpgsql
 as $$
@@ -130,9 +131,9 @@ begin
     -- If other sessions have locked the whole batch, an immediate retry is useless.
     is_done := is_complete or expired + taken + promoted = 0;
     passed_over := nullif(leases_passed_over || due_passed_over, '{}');
-    -- An idle queue writes nothing: if the probes are cheap, there is nothing to record.
+    -- An idle queue writes nothing: if its probes are not slow, there is nothing to record.
     if is_complete and (
-        taken + promoted + expired > 0 or spent > interval '0.2 ms' or passed_over is distinct from newest.passed_over
+        taken + promoted + expired > 0 or is_slow or passed_over is distinct from newest.passed_over
     )
         and (is_locked or pg_try_advisory_xact_lock_shared(1346719315, queue_id))
     then
@@ -154,7 +155,7 @@ comment on function penstock._sweep is
 -- A small slice of every queue comes first, so that a busy queue does not delay the others. Queues with more work
 -- then get larger slices until the time is over. The first queue is random.
 create or replace function penstock._sweep_all(
-    queue_ids int[], until timestamptz
+    queue_ids int[], slow int[], until timestamptz
 ) returns setof penstock.maintenance_result
 language plpgsql
 as $$
@@ -186,7 +187,7 @@ begin
                 most := 10;
             end if;
             select * into swept from penstock._sweep(
-                queue.id, queue.name, queue.notify, queue.has_waiting, most, until
+                queue.id, queue.name, queue.notify, queue.has_waiting, queue.id = any(slow), most, until
             );
             reached := queue.n;
             results := results || swept.results;
@@ -214,7 +215,8 @@ begin
 end
 $$;
 comment on function penstock._sweep_all is
-    'Sweeps these queues, one slice at a time. A row ''unfinished'' names each queue with more work.';
+    'Sweeps these queues, one slice at a time; slow: those whose probes passed dead tuples. A row ''unfinished'' '
+    'names each queue with more work.';
 
 -- Up to 500 queues are examined by each call. Beyond, a call examines a slice of at least 500. The slices take turns
 -- by a sequence, which leaves no dead rows. A caller with queues of its own leaves the slice out if another call
@@ -266,9 +268,11 @@ comment on function penstock._queues_to_examine is
 
 -- One statement for all queues, because most queues have nothing to do. The columns are evaluated from left to right.
 -- Work is due if a probe of _due() would find something. A floor is low if the first live row is above it. If a
--- probe is slow, it passed dead tuples: _sweep() then records how far it came, and the floor may rise.
+-- probe is slow, it passed dead tuples: _sweep() then records how far it came, and the floor may rise. Without dead
+-- tuples the probes take a few microseconds.
 create or replace function penstock._examine(queue_ids int[], now timestamptz) returns table (
-    queue_id int, tick bigint, has_ended boolean, is_due boolean, is_low boolean
+    queue_id int, tick bigint, has_ended boolean, is_due boolean, is_low boolean, sweep_took interval,
+    floor_took interval
 )
 language plpgsql
 as $$
@@ -279,12 +283,12 @@ begin
     from (
         select
             q.id, f.tick, coalesce(q.keep_alive_until <= now, false) as has_ended,
-            p.pending or f.passed_over is not null or p.swept_at > p.started_at + interval '0.2 ms' as is_due,
+            p.pending or f.passed_over is not null as is_due,
             coalesce(
                 p.head_0 > f.ranks[1] or p.head_1 > f.ranks[2] or p.head_2 > f.ranks[3] or p.head_3 > f.ranks[4]
                     or p.capped_low or p.tenants_low, false
-            )
-                or p.ended_at > p.swept_at + interval '0.1 ms' as is_low
+            ) as is_low,
+            p.swept_at - p.started_at as sweep_took, p.ended_at - p.swept_at as floor_took
         from unnest(queue_ids) i(id)
         cross join lateral (select q.* from penstock.queues q where q.id = i.id) q
         cross join lateral (
@@ -390,11 +394,33 @@ begin
             offset 0
         ) p
     ) x
-    where x.has_ended or x.is_due or x.is_low;
+    where x.has_ended or x.is_due or x.is_low or greatest(x.sweep_took, x.floor_took) > interval '0.03 ms';
 end
 $$;
 comment on function penstock._examine is
-    'Which of these queues have work: an ended keep-alive, a due sweep, a floor that can be raised.';
+    'Which of these queues have work: an ended keep-alive, a due sweep, a floor that can be raised. sweep_took, '
+    'floor_took: the time of the probes.';
+
+-- The first queue is random, so that each has its turn where the time is over before the last one.
+create or replace function penstock._examine_until(queue_ids int[], now timestamptz, until timestamptz) returns table (
+    queue_id int, tick bigint, has_ended boolean, is_due boolean, is_low boolean, sweep_took interval,
+    floor_took interval
+)
+language plpgsql
+as $$
+#variable_conflict use_column
+declare
+    chunk constant int := 100;
+    middle int := (random() * cardinality(queue_ids))::int;
+begin
+    queue_ids := queue_ids[middle + 1:] || queue_ids[:middle];
+    for i in 1..cardinality(queue_ids) by chunk loop
+        exit when clock_timestamp() > until;
+        return query select * from penstock._examine(queue_ids[i:i + chunk - 1], now);
+    end loop;
+end
+$$;
+comment on function penstock._examine_until is 'Examines queues until a deadline.';
 
 -- Only one maintain() runs at a time. It skips rows that other sessions have locked.
 -- The lock order: either the tables of done, or the queue locks of floors by queue id; then everything else.
@@ -442,17 +468,32 @@ begin
         waits := false;
     end if;
     select * into chosen from penstock._queues_to_examine(queue_names);
-    -- Floors: at most 20, the least recently raised first, those of the caller and the others in turn.
+    -- A probe of 0.1 ms is slow. Where many take a part of that, they are slow together. Floors: at most 100, the least
+    -- recently raised first, those of the caller and the others in turn.
     select
         array_agg(e.queue_id order by e.queue_id) filter (where e.has_ended) as ended,
-        array_agg(e.queue_id order by e.queue_id) filter (where e.is_due) as due,
-        (array_agg(e.queue_id order by e.nth, not e.is_own) filter (where e.is_low))[:20] as low
+        array_agg(e.queue_id order by e.queue_id) filter (where e.is_due or e.is_slow) as due,
+        coalesce(array_agg(e.queue_id) filter (where e.is_slow), '{}') as slow,
+        (array_agg(e.queue_id order by e.nth, not e.is_own) filter (where e.is_low))[:100] as low
     into work
     from (
         select x.*, row_number() over (partition by x.is_low, x.is_own order by x.tick) as nth
         from (
-            select e.*, e.queue_id = any(chosen.own) as is_own
-            from penstock._examine(chosen.own || chosen.others, now) e
+            select
+                e.queue_id, e.tick, e.has_ended, e.is_due, e.queue_id = any(chosen.own) as is_own,
+                e.sweep_took > 2 * e.slow as is_slow, e.is_low or e.floor_took > e.slow as is_low
+            from (
+                select
+                    e.*,
+                    case
+                        when sum(least(e.sweep_took, '0.2 ms') + least(e.floor_took, '0.1 ms')) over () > '10 ms'
+                            then interval '0.03 ms'
+                        else interval '0.1 ms'
+                    end as slow
+                from penstock._examine_until(
+                    chosen.own || chosen.others, now, clock_timestamp() + interval '40 ms'
+                ) e
+            ) e
         ) x
     ) e;
     floors_started := clock_timestamp();
@@ -460,7 +501,7 @@ begin
         select q.id, q.name, queue_names is null or q.id = any(chosen.own) as is_own
         from penstock.queues q where q.id = any(work.low) order by q.id
     loop
-        exit when clock_timestamp() > floors_started + interval '40 ms';
+        exit when clock_timestamp() > floors_started + interval '30 ms';
         -- A session with the exclusive lock is about to delete the queue. The call waits for 20 ms at most, and not
         -- for queues that belong to other callers.
         if pg_try_advisory_xact_lock_shared(1346719315, queue.id) and penstock._raise_floor(
@@ -484,7 +525,8 @@ begin
     if work.due is not null then
         for result in
             select * from penstock._sweep_all(
-                work.due, clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end
+                work.due, work.slow,
+                clock_timestamp() + case when is_brief then interval '20 ms' else interval '80 ms' end
             )
         loop
             return next result;

@@ -238,7 +238,7 @@ begin
         end if;
     end if;
     if progress.after_group is not null then
-        select * into groups from penstock._examine_groups(progress.after_group);
+        select * into groups from penstock._examine_groups(progress.after_group, until);
         progress.after_group := groups.last_group;
         if groups.finished > 0 then
             results := results || ('groups finished', null, groups.finished)::penstock.maintenance_result;
