@@ -81,6 +81,24 @@ def test_pages_have_no_gap_and_no_repeat(engine: Engine, page_size: int) -> None
     assert seen == expected
 
 
+@pytest.mark.parametrize("newest_first", [False, True])
+def test_pages_of_queues_with_the_highest_ids(engine: Engine, newest_first: bool) -> None:
+    engine.query("select setval(pg_get_serial_sequence('penstock.queues', 'id'), 2147483645)")
+    expected = []
+    for queue in ("a", "b"):
+        engine.queue(queue)
+        expected += [bury(engine, queue), bury(engine, queue)]
+    seen: list[int] = []
+    after = None
+    while rows := engine.rows("list_dlq_messages", page_size=1, after=after, newest_first=newest_first):
+        seen += [row.message_id for row in rows]
+        after = rows[-1].cursor
+    assert sorted(seen) == expected
+    # Another client may pass any number.
+    beyond = "newest 1 1 9999999999" if newest_first else "9999999999:1"
+    assert engine.rows("list_dlq_messages", after=beyond, newest_first=newest_first) == []
+
+
 def test_pages_of_one_queue_go_on_where_rows_went_away(engine: Engine) -> None:
     engine.queue("other")
     bury(engine, "other")

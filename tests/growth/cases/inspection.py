@@ -115,4 +115,30 @@ CASES = [
         sizes=(5_000, 100_000),
         most=1.5,
     ),
+    *(
+        Case(
+            name=f"a page of list_dlq_messages() of a queue, {order}",
+            grows="dead letters before the page",
+            law="constant",
+            build=_dead,
+            call=f"select * from penstock.list_dlq_messages('q', 10, {after}, {newest_first})",
+            sizes=(1_000, 50_000),
+            most=1.5,
+        )
+        for order, newest_first, after in [
+            (
+                "by id",
+                False,
+                "(select q.id from penstock.queues q where q.name = 'q') || ':' || {size} - 200",
+            ),
+            (
+                "newest first",
+                True,
+                """(
+                    select format('newest %s 200 %s', (extract(epoch from d.moved_at) * 1e6)::int8, d.queue_id)
+                    from penstock.dead d limit 1
+                )""",
+            ),
+        ]
+    ),
 ]

@@ -19,6 +19,8 @@ as $$
 $$;
 comment on function penstock._dead_letter is 'A dead letter as listings show it, with its large payload.';
 
+-- A page of each queue, from behind the cursor, by an index; then the first of all. A queue that the caller may not view
+-- costs one row.
 create or replace function penstock.list_dlq_messages(
     queue_name text default null,
     page_size int default null,
@@ -26,12 +28,14 @@ create or replace function penstock.list_dlq_messages(
     newest_first boolean default false
 ) returns setof penstock.dead_letter
 language plpgsql stable security definer
-set search_path = pg_catalog, penstock, pg_temp
+/*pinned*/
 as $$
 #variable_conflict use_variable
 declare
-    only_queue int;
-    after_queue int := 0;
+    first_queue bigint := 0;
+    last_queue bigint := 2147483647;
+    -- A cursor may have any ten digits.
+    after_queue bigint := 0;
     after_id bigint := 0;
     before timestamptz := 'infinity';
 begin
@@ -39,7 +43,7 @@ begin
     if after is not null then
         if after !~ (
             case when newest_first
-                then '^newest [0-9]{1,18} [0-9]{1,18} [0-9]{1,9}$' else '^[0-9]{1,9}:[0-9]{1,18}$' end
+                then '^newest [0-9]{1,18} [0-9]{1,18} [0-9]{1,10}$' else '^[0-9]{1,10}:[0-9]{1,18}$' end
         ) then
             perform penstock._bad_cursor(after);
         end if;
@@ -53,13 +57,14 @@ begin
         end if;
     end if;
     if queue_name is not null then
-        only_queue := penstock._queue_id(queue_name, 'view');
+        first_queue := penstock._queue_id(queue_name, 'view');
+        last_queue := first_queue;
     end if;
     if page_size is not null then
         perform penstock._check_range('page_size', page_size, 1, 100000);
     end if;
     if newest_first then
-        -- One page of each queue by the index on moved_at; then the newest of all.
+        -- Rows of the same time come by id, and messages of the same id by queue.
         return query
         select l.*
         from (
@@ -67,11 +72,11 @@ begin
             from penstock.queues q
             cross join lateral (
                 select d.queue_id, d.id, d.moved_at from penstock.dead d
-                where d.sweep_queue_id = q.id and d.moved_at <= before
-                    and (d.moved_at, d.id, d.queue_id) < (before, after_id, after_queue)
+                where d.sweep_queue_id = q.id
+                    and (d.moved_at, d.id) < (before, after_id + (q.id < after_queue)::int)
                 order by d.moved_at desc, d.id desc limit page_size
             ) n
-            where (only_queue is null or q.id = only_queue) and (q.viewers is null or penstock._may(q.viewers))
+            where q.id between first_queue and last_queue and (q.viewers is null or penstock._may(q.viewers))
             order by n.moved_at desc, n.id desc, q.id desc
             limit page_size
         ) k
@@ -85,11 +90,19 @@ begin
     return query
     select l.*
     from (
-        select d.queue_id, d.id, q.name from penstock.dead d
-        join penstock.queues q on q.id = d.queue_id
-        where (d.queue_id, d.id) > (after_queue, after_id) and (only_queue is null or d.queue_id = only_queue)
-            and (q.viewers is null or penstock._may(q.viewers))
-        order by d.queue_id, d.id
+        select d.queue_id, d.id, q.name
+        from (
+            select q.id, q.name from penstock.queues q
+            where q.id between greatest(first_queue, after_queue) and last_queue
+                and (q.viewers is null or penstock._may(q.viewers))
+            order by q.id
+        ) q
+        cross join lateral (
+            select d.queue_id, d.id from penstock.dead d
+            where d.queue_id = q.id and d.id > case when q.id = after_queue then after_id else 0 end
+            order by d.id limit page_size
+        ) d
+        order by q.id, d.id
         limit page_size
     ) k
     cross join lateral penstock._dead_letter(k.queue_id, k.id, k.name, k.queue_id || ':' || k.id) l
