@@ -306,3 +306,37 @@ def test_what_was_passed_over_is_looked_at_also_beside_thousands_that_are_locked
     assert ("leases taken back", "q", 1) in a.start("maintain").rows()
     assert [x.id for x in a.claim("q")] == [sent]
     c.rollback()
+
+
+@pytest.mark.parametrize("kind", ["leases", "due"])
+def test_slices_pass_over_what_is_locked_and_find_it_later(spec18: Spec, kind: str) -> None:
+    """Each slice starts where the last one ended, but not behind a row that was locked."""
+    a, b = spec18.sessions(2)
+    spec18.movable_clock()
+    a.value("create_queue", "q", max_delivery_attempts=0)
+    ((now,),) = spec18.look("select clock_timestamp()")
+    if kind == "leases":
+        ids = a.send("q", 3_000)
+        held = [claim for _ in range(10) for claim in a.claim("q", 300, vt_seconds=5)]
+    else:
+        ids = [
+            message
+            for n in range(10)
+            for message in a.send("q", 300, deliver_after=now + timedelta(seconds=5, milliseconds=100 * n))
+        ]
+    a.maintain()
+    b.begin()
+    for n in (50, 700, 2_500):
+        if kind == "leases":
+            b.ack("q", held[n])
+        else:
+            assert b.value("cancel_message", "q", ids[n]) is True
+    a.move_clock("8 s")
+    for _ in range(100):
+        if not any(action == "unfinished" for action, *_ in a.maintain()):
+            break
+    left = "select id from penstock.active union all select id from penstock.scheduled order by id"
+    assert [message for (message,) in spec18.look(left)] == [ids[n] for n in (50, 700, 2_500)]
+    b.rollback()
+    a.maintain()
+    assert spec18.look(left) == []

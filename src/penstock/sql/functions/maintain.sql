@@ -67,6 +67,11 @@ declare
     passed_over bigint[];
     is_locked boolean := false;
     is_complete boolean;
+    -- Up to which time each kind of work is done; null: not known.
+    expired_to timestamptz := 'infinity';
+    taken_to timestamptz := 'infinity';
+    promoted_to timestamptz := 'infinity';
+    swept_to timestamptz;
 begin
     is_done := true;
     lines_done := true;
@@ -94,14 +99,14 @@ begin
         end if;
         is_locked := true;
         if pending.expired then
-            expired := penstock._expire(queue_id, now, since, most);
+            select e.expired, e.reached into expired, expired_to from penstock._expire(queue_id, now, since, most) e;
         end if;
         if pending.leases or newest.passed_over is not null then
-            select t.taken, t.passed_over into taken, leases_passed_over
+            select t.taken, t.passed_over, t.reached into taken, leases_passed_over, taken_to
             from penstock._take_back(queue_id, now, since, most, newest.passed_over) t;
         end if;
         if pending.due or newest.passed_over is not null then
-            select p.due, p.passed_over into promoted, due_passed_over
+            select p.due, p.passed_over, p.reached into promoted, due_passed_over, promoted_to
             from penstock._promote(queue_id, now, since, most, newest.passed_over) p;
         end if;
         if has_waiting then
@@ -125,14 +130,18 @@ begin
     if notify and promoted + admitted > 0 then
         perform penstock._wake(queue_name, 0);
     end if;
-    -- A null list means a full batch: the next slice starts at the same time again.
-    is_complete := greatest(expired, taken, promoted) < most and leases_passed_over is not null
-        and due_passed_over is not null;
+    is_complete := false;
+    if expired_to is not null and taken_to is not null and promoted_to is not null then
+        swept_to := least(expired_to, taken_to, promoted_to);
+        is_complete := swept_to = 'infinity';
+        -- The next slice starts one second earlier (_sweep_from), and rows of the same time may be left.
+        swept_to := least(swept_to + interval '1 second' - interval '1 microsecond', now);
+    end if;
     -- If other sessions have locked the whole batch, an immediate retry is useless.
     is_done := is_complete or expired + taken + promoted = 0;
     passed_over := nullif(leases_passed_over || due_passed_over, '{}');
     -- An idle queue writes nothing: if its probes are not slow, there is nothing to record.
-    if is_complete and (
+    if swept_to is not null and (
         taken + promoted + expired > 0 or is_slow or passed_over is distinct from newest.passed_over
     )
         and (is_locked or pg_try_advisory_xact_lock_shared(1346719315, queue_id))
@@ -141,8 +150,9 @@ begin
         select f.* into newest from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
         if found then
             perform penstock._append_floor(
-                newest, newest.ranks, now, case when is_full then now + least(interval '1 minute', spent * 50) end,
-                blocks <= 30, passed_over
+                newest, newest.ranks, swept_to,
+                case when is_full then now + least(interval '1 minute', spent * 50) end, is_complete and blocks <= 30,
+                passed_over
             );
         end if;
     end if;

@@ -107,7 +107,7 @@ begin
         return false;
     end if;
     if pending.expired then
-        moved := penstock._expire(queue_id, now, since, most);
+        moved := (penstock._expire(queue_id, now, since, most)).expired;
     end if;
     if pending.leases or passed_over is not null then
         moved := moved + (penstock._take_back(queue_id, now, since, most, passed_over)).taken;
@@ -126,32 +126,38 @@ comment on function penstock._sweep_due is
     'Sweeps one queue for a consume that found too few messages; true if a second pass may find more.';
 
 -- The caller holds the queue's lock. The function skips rows that another session has locked. It returns their ids
--- in passed_over, because the next sweep starts at a later time (_sweep_from). passed_over is null after a full
--- batch: the next sweep starts at the same time again.
+-- in passed_over, because the next sweep starts at a later time (_sweep_from).
+-- reached is infinity if all leases were found. After a full batch it is the end of the last lease, so that the next
+-- slice does not pass the dead rows of this one. It is null if other sessions had rows of the batch locked: the next
+-- sweep starts at the same time again.
 create or replace function penstock._take_back(
     queue_id int, now timestamptz, since timestamptz, most int, passed_over_before bigint[], out taken bigint,
-    out passed_over bigint[]
+    out passed_over bigint[], out reached timestamptz
 )
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    ids bigint[] := array(
-        select a.id from penstock.active a
-        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < now
-        order by a.vt limit most
-    );
+    ids bigint[];
+    last_end timestamptz;
     locked bigint[];
 begin
+    select coalesce(array_agg(k.id), '{}'), max(k.vt) into ids, last_end
+    from (
+        select a.id, a.vt from penstock.active a
+        where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < now
+        order by a.vt limit most
+    ) k;
     taken := 0;
     passed_over := '{}';
+    reached := 'infinity';
     if cardinality(ids) = most then
-        passed_over := null;
         locked := array(
             select a.id from penstock.active a
             where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since and a.vt < now
             order by a.vt limit most for update skip locked
         );
+        reached := case when locked = ids then last_end end;
         ids := '{}';
     end if;
     ids := array(select distinct i from unnest(ids || passed_over_before) i);
@@ -163,7 +169,7 @@ begin
                     and a.vt < now for update skip locked
             ) a
         );
-        if passed_over is not null and cardinality(locked) < cardinality(ids) then
+        if reached < 'infinity' or cardinality(locked) < cardinality(ids) then
             passed_over := array(
                 select a.id from unnest(ids) i(id)
                 cross join lateral (
@@ -183,33 +189,35 @@ $$;
 comment on function penstock._take_back is
     'Ends leases that ran out: each message is retried or becomes a dead letter.';
 
--- The caller holds the queue's lock. passed_over as in _take_back().
+-- The caller holds the queue's lock. passed_over and reached as in _take_back(). A batch has messages of each priority.
 create or replace function penstock._promote(
     queue_id int, now timestamptz, since timestamptz, most int, passed_over_before bigint[], out due bigint,
-    out passed_over bigint[]
+    out passed_over bigint[], out reached timestamptz
 )
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
     ids bigint[];
+    locked bigint[];
     moved bigint[];
 begin
     due := 0;
     passed_over := '{}';
-    ids := array(
-        select s.id from generate_series(0, 3) p
-        cross join lateral (
-            select s.id from penstock.scheduled s
+    select coalesce(array_agg(s.id), '{}'), coalesce(min(s.last_due) filter (where s.n = most), 'infinity')
+    into ids, reached
+    from generate_series(0, 3) p
+    cross join lateral (
+        select k.id, count(*) over () as n, max(k.due_at) over () as last_due
+        from (
+            select s.id, s.due_at from penstock.scheduled s
             where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since
                 and s.due_at <= now
             order by s.due_at limit most
-        ) s
-        limit most
-    );
-    if cardinality(ids) = most then
-        passed_over := null;
-        ids := array(
+        ) k
+    ) s;
+    if reached < 'infinity' then
+        locked := array(
             select s.id from generate_series(0, 3) p
             cross join lateral (
                 select s.id from penstock.scheduled s
@@ -217,14 +225,15 @@ begin
                     and s.due_at <= now
                 order by s.due_at limit most for update skip locked
             ) s
-            limit most
         );
+        reached := case when locked = ids then reached end;
+        ids := locked;
     end if;
     ids := array(select distinct i from unnest(ids || passed_over_before) i);
     if ids = '{}' then
         return;
     end if;
-    if passed_over is not null then
+    if reached is not null then
         passed_over := array(
             select s.id from unnest(ids) i(id)
             cross join lateral (
@@ -241,30 +250,39 @@ end
 $$;
 comment on function penstock._promote is 'Moves due messages from scheduled to ready or waiting.';
 
--- The caller holds the queue's lock. The next sweep expires rows that another session has locked.
-create or replace function penstock._expire(queue_id int, now timestamptz, since timestamptz, most int) returns bigint
+-- The caller holds the queue's lock. The next full sweep expires rows that another session has locked. reached as in
+-- _take_back().
+create or replace function penstock._expire(
+    queue_id int, now timestamptz, since timestamptz, most int, out expired bigint, out reached timestamptz
+)
 language plpgsql
 as $$
 #variable_conflict use_variable
+declare
+    ready record;
+    waiting record;
+    scheduled record;
 begin
-    return penstock._end_expired(
-        queue_id, now,
-        array(
-            select r.ctid from penstock.ready r
-            where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= now
-            order by r.expires_at limit most for update skip locked
-        ),
-        array(
-            select w.id from penstock.waiting w
-            where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= now
-            order by w.expires_at limit most for update skip locked
-        ),
-        array(
-            select s.id from penstock.scheduled s
-            where s.queue_id = queue_id and s.expires_at > since and s.expires_at <= now
-            order by s.expires_at limit most for update skip locked
-        )
-    );
+    select array_agg(k.ctid) as tuples, case when count(*) = most then max(k.expires_at) end as last_expiry into ready
+    from (
+        select r.ctid, r.expires_at from penstock.ready r
+        where r.queue_id = queue_id and r.expires_at > since and r.expires_at <= now
+        order by r.expires_at limit most for update skip locked
+    ) k;
+    select array_agg(k.id) as ids, case when count(*) = most then max(k.expires_at) end as last_expiry into waiting
+    from (
+        select w.id, w.expires_at from penstock.waiting w
+        where w.queue_id = queue_id and w.expires_at > since and w.expires_at <= now
+        order by w.expires_at limit most for update skip locked
+    ) k;
+    select array_agg(k.id) as ids, case when count(*) = most then max(k.expires_at) end as last_expiry into scheduled
+    from (
+        select s.id, s.expires_at from penstock.scheduled s
+        where s.queue_id = queue_id and s.expires_at > since and s.expires_at <= now
+        order by s.expires_at limit most for update skip locked
+    ) k;
+    expired := penstock._end_expired(queue_id, now, ready.tuples, waiting.ids, scheduled.ids);
+    reached := least(ready.last_expiry, waiting.last_expiry, scheduled.last_expiry, 'infinity');
 end
 $$;
 comment on function penstock._expire is
