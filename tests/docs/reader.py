@@ -65,9 +65,13 @@ def commands(text: str) -> list[str]:
 
 
 def matches(expected: str, seen: str) -> bool:
-    """Whether that was seen; `...` stands for anything."""
+    """Whether that was seen; `...` stands for anything. Behind it in a line, columns may have any width."""
     expected, seen = (LOG_TIME.sub("<time>", text).strip("\n") for text in (expected, seen))
-    parts = [re.escape(part) for part in expected.split("...")]
+    first, *others = expected.split("...")
+    parts = [re.escape(first)]
+    for other in others:
+        line, end, rest = other.partition("\n")
+        parts.append(re.sub(r"(\\ ){2,}", " {2,}", re.escape(line)) + re.escape(end + rest))
     return re.fullmatch(".*?".join(parts), seen, re.DOTALL) is not None
 
 

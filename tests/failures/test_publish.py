@@ -66,8 +66,19 @@ def test_an_idle_connection_that_was_terminated_is_noticed_before_anything_is_se
     assert payloads() == list(range(8))
 
 
+def sessions(sql: Sql) -> int:
+    """How many sessions of clients there are in this database."""
+    row = sql.execute(
+        "select count(*) from pg_stat_activity "
+        "where datname = current_database() and application_name = 'penstock'"
+    ).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def terminate_and_wait(sql: Sql, proxy: Proxy, count: int = 1) -> None:
-    """End the sessions of the client, and wait until it could know."""
+    """End the sessions of the client, and wait until it could know. Sessions that it has closed end first."""
+    eventually(lambda: sessions(sql) == count, f"the client has {count} sessions")
     assert terminate(sql) == count
     eventually(lambda: proxy.connections == 0, "all was forwarded")
 

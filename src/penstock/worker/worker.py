@@ -299,15 +299,16 @@ class Worker:
             declare=lambda: self._declare(client),
             slot_freed=self._slot_freed,
         )
-        self._contact = parts.contact
-        fetching = self._loop_of(parts.fetcher.run(), "fetcher")
-        loops = [fetching, *(self._loop_of(loop, name) for name, loop in parts.loops().items())]
-        # A worker that says that it works is in the list of workers.
-        await _unless(parts.registry.tried, REGISTER_SECONDS)
-        self._log_start()
-        self.started.set()
-        self._report_health()
+        loops = [self._loop_of(loop, name) for name, loop in parts.loops().items()]
         try:
+            # A worker that says that it works is in the list of workers.
+            await _unless(parts.registry.tried, REGISTER_SECONDS)
+            fetching = self._loop_of(parts.fetcher.run(), "fetcher")
+            loops.append(fetching)
+            self._contact = parts.contact
+            self._log_start()
+            self.started.set()
+            self._report_health()
             await self._until_stopped(loops)
             parts.registry.stopping = True
             await self._stop_fetching(parts, fetching)
