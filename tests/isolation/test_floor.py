@@ -389,8 +389,9 @@ def test_floor_never_sinks(own_spec: Spec) -> None:
     a.run("alter function penstock._examine rename to _examine_all")
     a.run(
         "create function penstock._examine(queue_ids int[], now timestamptz)"
-        " returns table (queue_id int, tick bigint, has_ended boolean, is_due boolean, is_low boolean)"
-        " language sql as $$ select e.queue_id, e.tick, e.has_ended, e.is_due, false"
+        " returns table (queue_id int, tick bigint, has_ended boolean, is_due boolean, is_low boolean,"
+        " sweep_took interval, floor_took interval) language sql as $$"
+        " select e.queue_id, e.tick, e.has_ended, e.is_due, false, e.sweep_took, interval '0'"
         " from penstock._examine_all(queue_ids, now) e $$"
     )
     (due,) = a.run("select penstock.clock() + interval '30 seconds'")[0]

@@ -162,7 +162,8 @@ comment on function penstock._begin_tenants is 'Makes a queue rank by tenant, at
 
 -- The caller holds the queue's lock exclusively. Publishers that did not see tenants_from ranked their messages by id,
 -- above tenants_from. Ids have gaps, so tenants that always have more would pass these messages again and again. They
--- get ranks by tenant. From this lock on every publisher sees tenants_from: once all are ranked, the queue is settled.
+-- get ranks by tenant. From this lock on every publisher sees tenants_from, but one with a snapshot from before: once
+-- all are ranked, the queue is settled.
 create or replace function penstock._settle_tenants(queue_id int, floor_ranks bigint[], tenants_from bigint) returns int
 language plpgsql
 as $$

@@ -312,17 +312,14 @@ comment on function penstock._change_quotas is 'Makes the permits of a queue ane
 
 -- Lock order: the queue's lock exclusively, the row of the queue, then every row that a claim or a lease may hold. Other sessions queue up
 -- behind a session that waits for these, and one that is about to settle holds rows and wants the queue's lock. So each try waits for a
--- moment only, and lets all locks go. After a minute of tries the function gives up.
-create or replace function penstock._lock_caps(queue_id int, for_tenants boolean) returns void
+-- moment only, and lets all locks go. After patience the function gives up.
+create or replace function penstock._try_to_lock_caps(queue_id int, is_first boolean, patience interval) returns boolean
 language plpgsql
-set lock_timeout = '50ms'
-set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
 #variable_conflict use_variable
 declare
     began timestamptz := clock_timestamp();
 begin
-    perform penstock._require_read_committed('changing a cap');
     loop
         begin
             perform pg_advisory_xact_lock(1346719315, queue_id);
@@ -330,20 +327,53 @@ begin
             perform from penstock.permits p where p.queue_id = queue_id for update nowait;
             perform from penstock.active a where a.queue_id = queue_id for update nowait;
             -- The first cap of tenants moves all ready messages: no open claim may hold one.
-            perform from penstock.ready r
-            where r.queue_id = queue_id and for_tenants and (select q.tenant_max_active is null from penstock.queues q where q.id = queue_id)
-            for update nowait;
-            return;
+            perform from penstock.ready r where r.queue_id = queue_id and is_first for update nowait;
+            return true;
         exception when lock_not_available then
-            if clock_timestamp() > began + interval '60 seconds' then
-                raise exception using
-                    errcode = 'lock_not_available',
-                    message = 'the caps of a queue cannot be changed while an open transaction has published to it, or claimed or settled messages of it',
-                    hint = 'Such a transaction has been open for a minute: pg_locks shows which session holds the advisory lock of class 1346719315. Nothing was changed; try again later.';
+            if clock_timestamp() > began + patience then
+                return false;
             end if;
             perform pg_sleep(0.02);
         end;
     end loop;
+end
+$$;
+comment on function penstock._try_to_lock_caps is
+    'Tries for some time to get all locks that a change of caps needs. is_first: the queue gets its first cap of tenants.';
+
+-- The first cap of tenants moves a long backlog before it takes the queue's lock exclusively: publishers go on meanwhile. A session that has
+-- this lock and waits for a message on its way would keep the lock from the function. Then the function gives the messages back, and moves
+-- them under the exclusive lock.
+create or replace function penstock._lock_caps(queue_id int, for_tenants boolean) returns void
+language plpgsql
+set lock_timeout = '50ms'
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+as $$
+#variable_conflict use_variable
+declare
+    is_first boolean := for_tenants and (select q.tenant_max_active is null from penstock.queues q where q.id = queue_id);
+    is_long boolean := is_first and exists (select from penstock.ready r where r.queue_id = queue_id offset 5000);
+begin
+    perform penstock._require_read_committed('changing a cap');
+    if is_long then
+        begin
+            perform pg_advisory_xact_lock_shared(1346719315, queue_id);
+            perform from penstock.queues q where q.id = queue_id for no key update nowait;
+            perform penstock._make_ready_wait(queue_id);
+            if penstock._try_to_lock_caps(queue_id, true, interval '2 seconds') then
+                return;
+            end if;
+            raise lock_not_available;
+        exception when lock_not_available then
+            null;
+        end;
+    end if;
+    if not penstock._try_to_lock_caps(queue_id, is_first, interval '60 seconds') then
+        raise exception using
+            errcode = 'lock_not_available',
+            message = 'the caps of a queue cannot be changed while an open transaction has published to it, or claimed or settled messages of it',
+            hint = 'Such a transaction has been open for a minute: pg_locks shows which session holds the advisory lock of class 1346719315. Nothing was changed; try again later.';
+    end if;
 end
 $$;
 comment on function penstock._lock_caps is 'Waits until no session takes or returns permits of a queue, and keeps it so until the transaction ends.';

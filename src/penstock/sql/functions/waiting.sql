@@ -173,6 +173,26 @@ end
 $$;
 comment on function penstock._change_tenant_cap is 'Gives a queue a cap for each tenant, changes it, or takes it away.';
 
+-- With the queue's lock held, shared or exclusively. Messages that another session has locked stay ready.
+create or replace function penstock._make_ready_wait(queue_id int) returns void
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    with removed as (
+        delete from penstock.ready r
+        where r.queue_id + 0 = queue_id and r.ctid = any(array(
+            select x.ctid from penstock.ready x where x.queue_id = queue_id for update skip locked
+        ))
+        returning r.*
+    )
+    insert into penstock.waiting (queue_id, sweep_queue_id, redelivered, rank, /*carried*/)
+    select queue_id, queue_id, g.attempts > 0, nextval('penstock.message_ids'), /*carried g*/
+    from (select x.* from removed x order by x.rank, x.id) g;
+end
+$$;
+comment on function penstock._make_ready_wait is 'Moves ready messages of a queue to waiting, in their order.';
+
 -- With the queue's lock held exclusively. Active messages hold permits, where these are too many their tenant has debts. Ready ones wait.
 create or replace function penstock._begin_tenant_cap(queue_id int, cap int) returns void
 language plpgsql
@@ -181,12 +201,7 @@ as $$
 declare
     held record;
 begin
-    with removed as (
-        delete from penstock.ready r where r.queue_id = queue_id returning r.*
-    )
-    insert into penstock.waiting (queue_id, sweep_queue_id, redelivered, rank, /*carried*/)
-    select queue_id, queue_id, g.attempts > 0, nextval('penstock.message_ids'), /*carried g*/
-    from (select x.* from removed x order by x.rank, x.id) g;
+    perform penstock._make_ready_wait(queue_id);
     update penstock.active a set holds_tenant_permit = true where a.queue_id = queue_id;
     for held in select a.tenant, count(*)::int as n from penstock.active a where a.queue_id = queue_id group by a.tenant loop
         insert into penstock.tenants (queue_id, tenant, permits) values (queue_id, held.tenant, cap);
