@@ -19,6 +19,7 @@ def days_of(engine: Engine, days: int) -> None:
 
 def complete(engine: Engine, message_id: int, published: float, completed: float) -> None:
     """A completed message, with its times in days before now."""
+    engine.query("select setval('penstock.message_ids', %s)", message_id + 1)
     engine.query(
         """insert into penstock.done
             (queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, payload)

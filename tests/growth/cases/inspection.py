@@ -48,11 +48,11 @@ def _dead(sql: Connection, size: int) -> None:
 
 
 def _days(sql: Connection, size: int) -> None:
-    """A queue that keeps so many days: ten messages were done on each day. Another message waits."""
-    sql.execute("select penstock.create_queue('q')")
+    """A queue that keeps so many days: ten messages were done on each day. The last message is in another."""
+    sql.execute("select penstock.create_queue('q'), penstock.create_queue('other')")
     make_days(sql, size)
     fill_done(sql, "q", 10 * size, days=size)
-    fill_ready(sql, "q", 1)
+    fill_ready(sql, "other", 1)
 
 
 def _counted(sql: Connection, size: int) -> None:
@@ -140,7 +140,7 @@ CASES = [
         for what, message_id, law, most, blocks in [
             ("a completed message, the newest", "10 * {size}", "constant", 1.2, True),
             ("a completed message, an old one", "5 * {size}", "logarithmic", 1.4, True),
-            ("an unknown message, newer than all", "1000000000", "constant", 1.2, True),
+            ("an unknown message, newer than all", _LAST, "constant", 1.2, True),
             ("an unknown message, older than all", "0", "constant", 0, False),
         ]
         for cost, most in [*([("blocks", most)] if blocks else []), ("locks", 1.0)]

@@ -221,7 +221,7 @@ begin
         end if;
         since := greatest(since, seen.published_before - interval '1 day');
     end loop;
-    if is_recent then
+    if is_recent or message_id > penstock._last_id() then
         return null;
     end if;
     select to_date(right(c.relname, 8), 'YYYYMMDD') into first_day from pg_class c
