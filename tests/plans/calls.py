@@ -201,7 +201,7 @@ CALLS = [
             BY_ID,
         )
         for queue in ("kept", "lean")
-        for call, blocks in [("get_message", 200), ("get_result", 200), ("cancel_message", 40)]
+        for call, blocks in [("get_message", 150), ("get_result", 150), ("cancel_message", 40)]
     ),
     Call("raise floor", "select penstock.raise_floor('kept')", 60, ORDER),
     Call(

@@ -48,11 +48,11 @@ def _dead(sql: Connection, size: int) -> None:
 
 
 def _days(sql: Connection, size: int) -> None:
-    """A queue that keeps so many days: ten messages were done on each day. Another message waits."""
-    sql.execute("select penstock.create_queue('q')")
+    """A queue that keeps so many days: ten messages were done on each day. The last message is in another."""
+    sql.execute("select penstock.create_queue('q'), penstock.create_queue('other')")
     make_days(sql, size)
     fill_done(sql, "q", 10 * size, days=size)
-    fill_ready(sql, "q", 1)
+    fill_ready(sql, "other", 1)
 
 
 def _counted(sql: Connection, size: int) -> None:
@@ -115,30 +115,34 @@ CASES = [
         sizes=(5_000, 100_000),
         most=1.5,
     ),
+    Case(
+        name="a page of list_dlq_messages() of a queue, by id",
+        grows="dead letters before the page",
+        law="constant",
+        build=_dead,
+        call="""select * from penstock.list_dlq_messages('q', 10, (
+            select q.id from penstock.queues q where q.name = 'q'
+        ) || ':' || {size} - 200)""",
+        sizes=(1_000, 50_000),
+        most=1.5,
+    ),
     *(
         Case(
-            name=f"a page of list_dlq_messages() of a queue, {order}",
-            grows="dead letters before the page",
-            law="constant",
-            build=_dead,
-            call=f"select * from penstock.list_dlq_messages('q', 10, {after}, {newest_first})",
-            sizes=(1_000, 50_000),
-            most=1.5,
+            name=f"get_message() of {what}",
+            grows="days that are kept",
+            law=law,
+            build=_days,
+            call=f"select * from penstock.get_message('q', {message_id})",
+            sizes=(15, 120),
+            most=most,
+            cost=cost,
         )
-        for order, newest_first, after in [
-            (
-                "by id",
-                False,
-                "(select q.id from penstock.queues q where q.name = 'q') || ':' || {size} - 200",
-            ),
-            (
-                "newest first",
-                True,
-                """(
-                    select format('newest %s 200 %s', (extract(epoch from d.moved_at) * 1e6)::int8, d.queue_id)
-                    from penstock.dead d limit 1
-                )""",
-            ),
+        for what, message_id, law, most, blocks in [
+            ("a completed message, the newest", "10 * {size}", "constant", 1.2, True),
+            ("a completed message, an old one", "5 * {size}", "logarithmic", 1.4, True),
+            ("an unknown message, newer than all", _LAST, "constant", 1.2, True),
+            ("an unknown message, older than all", "0", "constant", 0, False),
         ]
+        for cost, most in [*([("blocks", most)] if blocks else []), ("locks", 1.0)]
     ),
 ]

@@ -72,7 +72,7 @@ begin
             from penstock.queues q
             cross join lateral (
                 select d.queue_id, d.id, d.moved_at from penstock.dead d
-                where d.sweep_queue_id = q.id
+                where d.sweep_queue_id = q.id and d.moved_at <= before
                     and (d.moved_at, d.id) < (before, after_id + (q.id < after_queue)::int)
                 order by d.moved_at desc, d.id desc limit page_size
             ) n

@@ -150,6 +150,121 @@ $$;
 comment on function penstock._find_ready is
     'Finds a ready message by its id: the place of its row, for use in the same statement.';
 
+-- A statement on done would lock every partition until the end of the transaction, and a server has room for few
+-- transactions with so many locks. So the search examines partitions one by one. An exception ends the examination of a
+-- partition that does not have the message: the rollback releases the locks.
+-- The neighbours of the message come from 2,000 ids on each side. Beyond, the scan could meet any number of rows that
+-- were deleted and that vacuum has not removed.
+create or replace function penstock._look_in_day(
+    partition_name text, queue_id int, message_id bigint, out is_here boolean, out published_before timestamptz,
+    out has_later boolean
+)
+language plpgsql
+as $$
+begin
+    -- The size takes no lock that stays. The partitions of the coming days are empty.
+    if coalesce(pg_relation_size(to_regclass('penstock.' || partition_name)), 0) = 0 then
+        return;
+    end if;
+    execute format(
+        'select
+            (select true from penstock.%1$I d where d.queue_id = $1 and d.id = $2 limit 1),
+            (
+                select d.published_at from penstock.%1$I d where d.queue_id = $1 and d.id >= $3 and d.id < $2
+                order by d.id desc limit 1
+            ),
+            (
+                select true from penstock.%1$I d where d.queue_id = $1 and d.id > $2 and d.id <= $4
+                order by d.id limit 1
+            )',
+        partition_name
+    )
+    into is_here, published_before, has_later
+    using queue_id, message_id, greatest(message_id, 0) - 2000, least(message_id, 9000000000000000000) + 2000;
+    if is_here is null then
+        raise exception 'not here';
+    end if;
+exception
+    when raise_exception or undefined_table then null;
+end
+$$;
+comment on function penstock._look_in_day is
+    'Whether a partition of done has a message. If not: when a message before it was published, and whether the '
+    'partition has a later message, both of the same queue and close to it.';
+
+-- Ids grow with publication, and a message is completed after its publication. So no partition has the message that
+-- ended before an earlier message was published; a day of tolerance is for a clock that was set back.
+-- First come the last two days. Then a binary search finds the day of the publication: a day with later messages is not
+-- before that day. Most messages are completed on that day or soon afterwards. Only for the others, for an unknown
+-- message, and in a queue with few of all messages, the search examines every day since.
+create or replace function penstock._find_done(queue_id int, message_id bigint, is_recent boolean) returns text
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    today date := (penstock.clock() at time zone 'UTC')::date;
+    since timestamptz := '-infinity';
+    first_day date;
+    day date;
+    low date;
+    high date;
+    partition_name text;
+    seen record;
+    examined date[] := '{}';
+begin
+    foreach partition_name in array array[
+        'done_' || to_char(today, 'YYYYMMDD'), 'done_default', 'done_' || to_char(today - 1, 'YYYYMMDD')
+    ] loop
+        select * into seen from penstock._look_in_day(partition_name, queue_id, message_id);
+        if seen.is_here then
+            return partition_name;
+        end if;
+        since := greatest(since, seen.published_before - interval '1 day');
+    end loop;
+    if is_recent or message_id > penstock._last_id() then
+        return null;
+    end if;
+    select to_date(right(c.relname, 8), 'YYYYMMDD') into first_day from pg_class c
+    where c.relname between 'done_00000000' and 'done_99999999' and c.relnamespace = 'penstock'::regnamespace
+        and c.relkind = 'r' and length(c.relname) = 13
+    order by c.relname limit 1;
+    first_day := coalesce(first_day, today);
+    low := greatest(first_day, (since at time zone 'UTC')::date);
+    high := today - 2;
+    while low < high loop
+        day := low + (high - low) / 2;
+        partition_name := 'done_' || to_char(day, 'YYYYMMDD');
+        select * into seen from penstock._look_in_day(partition_name, queue_id, message_id);
+        if seen.is_here then
+            return partition_name;
+        end if;
+        examined := examined || day;
+        since := greatest(since, seen.published_before - interval '1 day');
+        if seen.has_later then
+            high := day;
+        else
+            low := day + 1;
+        end if;
+    end loop;
+    first_day := greatest(first_day, (since at time zone 'UTC')::date);
+    -- From the day of the publication on, then the days before it. A clock that was set back leaves messages in the
+    -- partitions of the coming days.
+    for n in 0..today + 7 - first_day loop
+        day := first_day + (greatest(low - first_day, 0) + n) % (today + 8 - first_day);
+        continue when day = any(examined) or day in (today, today - 1);
+        partition_name := 'done_' || to_char(day, 'YYYYMMDD');
+        select * into seen from penstock._look_in_day(partition_name, queue_id, message_id);
+        if seen.is_here then
+            return partition_name;
+        end if;
+    end loop;
+    return null;
+end
+$$;
+comment on function penstock._find_done is
+    'The partition of done that has a message; null if there is none. is_recent: the message was completed a moment '
+    'ago.';
+
 -- Reads the states in the order in which messages move, so that a message that moves meanwhile is not missed.
 -- Volatile, so that each select has a new snapshot.
 create or replace function penstock._message(
@@ -161,6 +276,7 @@ as $$
 declare
     m penstock.message_details;
     is_large boolean;
+    partition_name text;
 begin
     for pass in 1..2 loop
         select s.priority, s.tenant, s.attempts, s.published_at, s.expires_at, s.due_at, s.dedup_key, s.errors, s.headers, s.payload, s.body, s.large
@@ -183,10 +299,18 @@ begin
         into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.expires_at, m.dedup_key, m.reason, m.last_error, m.errors, m.moved_at, m.headers, m.payload, m.body, is_large
         from penstock.dead d where d.queue_id = queue and d.id = message_id;
         if found then m.state := 'dead'; exit; end if;
-        select d.priority, d.tenant, d.attempts, d.published_at, d.claimed_at, penstock._fingerprint(d.token), d.errors, d.completed_at, d.result, d.headers, d.payload, d.body
-        into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.claimed_at, m.consumer, m.errors, m.completed_at, m.result, m.headers, m.payload, m.body
-        from penstock.done d where d.queue_id = queue and d.id = message_id;
-        if found then m.state := 'done'; exit; end if;
+        partition_name := penstock._find_done(queue, message_id, pass = 2);
+        if partition_name is not null then
+            execute format(
+                'select d.priority, d.tenant, d.attempts, d.published_at, d.claimed_at, penstock._fingerprint(d.token), d.errors, d.completed_at, d.result, d.headers, d.payload, d.body
+                from penstock.%I d where d.queue_id = $1 and d.id = $2',
+                partition_name
+            )
+            into m.priority, m.tenant, m.delivery_attempts, m.published_at, m.claimed_at, m.consumer, m.errors, m.completed_at, m.result, m.headers, m.payload, m.body
+            using queue, message_id;
+            m.state := 'done';
+            exit;
+        end if;
         -- A nack or a requeue may have moved the message backwards meanwhile: a second pass finds it.
     end loop;
     if m.state is null then
@@ -207,7 +331,7 @@ comment on function penstock._message is
 
 create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
 language plpgsql volatile security definer
-/*pinned*/
+/*hot*/
 as $$
 #variable_conflict use_variable
 declare
@@ -232,7 +356,7 @@ comment on function penstock.get_message is
 
 create or replace function penstock.get_result(queue_name text, message_id bigint) returns setof penstock.message_result
 language plpgsql volatile security definer
-/*pinned*/
+/*hot*/
 as $$
 declare
     m penstock.message_details := penstock._message(penstock._queue_id(queue_name, 'result'), message_id, false);

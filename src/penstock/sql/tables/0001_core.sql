@@ -323,7 +323,7 @@ create table penstock.dead (
     last_error text,
     primary key (queue_id, id)
 );
-create index dead_moved on penstock.dead (sweep_queue_id, moved_at, id);
+create index dead_moved on penstock.dead (sweep_queue_id, moved_at);
 comment on table penstock.dead is 'Dead letters, with the reason, the last error and the error history.';
 
 -- maintain() attaches the partitions of the coming days. Other rows go to the default partition.
