@@ -195,7 +195,7 @@ SIGNATURES = {
     "cleanup_topic_messages": ("topic_name text", "int8"),
     "cleanup_expired_exclusive_queues": ("", "int8"),
     "purge_queue": ("queue_name text", "int8"),
-    "purge_all_messages": ("", "void"),
+    "purge_all_messages": ("after_queue_id int8 = 0", "int8"),
     "maintain": ("queue_names text[] = NULL", "setof (action, queue_name, affected)"),
     "raise_floor": ("queue_name text", "bool"),
     "channel": ("queue_name text", "text"),

@@ -10,6 +10,7 @@ __all__ = ["OWN_TYPES", "REQUIRED", "TYPES"]
 # The type of each parameter, the same in all functions but those of OWN_TYPES.
 TYPES = {
     "after": "text",
+    "after_queue_id": "bigint",
     "attempts": "integer",
     "batch_size": "integer",
     "bodies": "bytea[]",

@@ -174,7 +174,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "explain_delivery": ONE,
     "cancel_message": ONE,
     "purge_queue": {"queue_name": TEXT},
-    "purge_all_messages": {},
+    "purge_all_messages": {"after_queue_id": BIGINT},
     "cleanup_queue_messages": {"queue_name": TEXT},
     "cleanup_topic_messages": {"topic_name": TEXT},
     "cleanup_expired_exclusive_queues": {},

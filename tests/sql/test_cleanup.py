@@ -115,6 +115,18 @@ def test_purge_all_empties_every_queue_and_keeps_topics_and_queues(engine: Engin
     assert engine.take("a").payload == 1
 
 
+def test_purge_all_goes_page_by_page(engine18: Engine) -> None:
+    """Each queue takes a lock, so a call purges 500 of them."""
+    engine18.query("select count(penstock.create_queue('q' || n)) from generate_series(1, 1001) n")
+    engine18.query("select count(penstock.send_message(q.name, '1')) from penstock.queues q")
+    left = "select count(*) from penstock.ready"
+    after, pages = 0, []
+    while after is not None:
+        after = engine18.value("purge_all_messages", after)
+        pages.append(engine18.query(left)[0][0])
+    assert pages == [501, 1, 0]
+
+
 def test_cleanup_of_a_queue_removes_the_completed_only(engine: Engine) -> None:
     engine.topic("t", "q", "bystander")
     for queue in ("q", "bystander"):

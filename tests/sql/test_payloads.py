@@ -297,3 +297,24 @@ def test_large_payloads_that_expire_are_dead_letters_with_payload(engine: Engine
     clock.advance(11)
     engine.maintain()
     assert [row.payload for row in engine.rows("list_dlq_messages", "q")] == [LARGE, LARGE]
+
+
+def test_a_deleted_queue_frees_the_payloads_of_every_state(engine: Engine) -> None:
+    engine.topic("t", "q", "kept", max_delivery_attempts=1)
+    engine.queue("capped", tenant_max_active=1)
+    for _ in range(2):
+        engine.publish("t", LARGE)
+    engine.nack(engine.take("q"))
+    engine.take("q")
+    engine.publish("t", LARGE)
+    engine.publish("t", LARGE, deliver_after="2999-01-01")
+    for _ in range(2):
+        engine.send("capped", LARGE, tenant="a")
+    assert sorted(engine.states("q").values()) == ["active", "dead", "ready", "scheduled"]
+    assert sorted(engine.states("capped").values()) == ["waiting", "waiting"]
+    for queue in ("q", "capped"):
+        engine.value("delete_queue", queue)
+    engine.maintain()
+    kept = engine.value("create_queue", "kept", "t", max_delivery_attempts=1)
+    assert engine.query("select distinct queue_id from penstock.payload_references") == [(kept,)]
+    assert engine.count("payloads") == engine.count("payload_references") == 4

@@ -229,9 +229,14 @@ class Administration(CallRunner):
         """Delete all unfinished messages of a queue. Returns how many."""
         return self._run(calls.purge_queue(queue_name))
 
-    def purge_all_messages(self) -> None:
-        """Delete all messages of all queues, in any state."""
-        self._run(calls.purge_all_messages())
+    def purge_all_messages(self, after_queue_id: int = 0) -> None:
+        """Delete all messages of all queues, in any state; or of those after a queue.
+
+        500 queues in a transaction. In a transaction of the caller all of them: each takes a lock.
+        """
+        after: int | None = after_queue_id
+        while after is not None:
+            after = self._run(calls.purge_all_messages(after))
 
     def cleanup_queue_messages(self, queue_name: str) -> int:
         """Delete all completed messages of a queue. Returns how many."""
@@ -242,7 +247,7 @@ class Administration(CallRunner):
         return self._run(calls.cleanup_topic_messages(topic_name))
 
     def cleanup_expired_exclusive_queues(self) -> int:
-        """Delete exclusive queues whose keep-alive has ended. Returns how many."""
+        """Delete up to 500 exclusive queues whose keep-alive has ended. Returns how many."""
         return self._run(calls.cleanup_expired_exclusive_queues())
 
     # Maintenance and others

@@ -318,8 +318,9 @@ def purge_queue(queue_name: str) -> Call[int]:
     return call("purge_queue", value, "*", Repeat.NEVER, queue_name=queue_name).taking(AS_LONG_AS_IT_TAKES)
 
 
-def purge_all_messages() -> Call[None]:
-    return call("purge_all_messages", nothing, "*", Repeat.NEVER).taking(AS_LONG_AS_IT_TAKES)
+def purge_all_messages(after_queue_id: int) -> Call[int | None]:
+    purge = call("purge_all_messages", value, "*", Repeat.NEVER, after_queue_id=after_queue_id)
+    return purge.taking(AS_LONG_AS_IT_TAKES)
 
 
 def cleanup_queue_messages(queue_name: str) -> Call[int]:

@@ -123,22 +123,32 @@ comment on function penstock.purge_queue is
     'messages stay (purge_dlq, cleanup_queue_messages). The call waits for open transactions that publish to the '
     'queue or hold its messages. Returns how many.';
 
-create or replace function penstock.purge_all_messages() returns void
+-- A transaction keeps the lock of each queue that it purges. The server's table of locks is small, so a call purges a
+-- page of queues.
+create or replace function penstock.purge_all_messages(after_queue_id bigint default 0) returns bigint
 language plpgsql security definer
 /*pinned: sort*/
 as $$
+#variable_conflict use_variable
 declare
+    most constant int := 500;
+    page int[] := array(
+        select q.id from penstock.queues q where q.id > coalesce(after_queue_id, 0) order by q.id limit most + 1
+    );
     queue int;
 begin
-    for queue in select q.id from penstock.queues q order by q.id loop
+    foreach queue in array page[:most] loop
         perform penstock._purge_queue(queue);
         perform penstock._purge_dead(queue, 'infinity', null);
         perform penstock._delete_done(queue);
     end loop;
+    return case when cardinality(page) > most then page[most] end;
 end
 $$;
 comment on function penstock.purge_all_messages is
-    'Deletes all messages of all queues, in every state. Topics and queues stay.';
+    'Deletes all messages of up to 500 queues, in every state, in the order of the queues'' ids. Topics and queues '
+    'stay. Returns null if these were the last queues. Otherwise returns the after_queue_id of the next call: call '
+    'again, in a new transaction, because each queue takes a lock until commit.';
 
 create or replace function penstock.cleanup_queue_messages(queue_name text) returns bigint
 language plpgsql security definer
@@ -181,7 +191,9 @@ declare
     removed bigint := 0;
     queue int;
 begin
-    for queue in select q.id from penstock.queues q where q.keep_alive_until <= penstock.clock() order by q.id loop
+    for queue in
+        select q.id from penstock.queues q where q.keep_alive_until <= penstock.clock() order by q.id limit 500
+    loop
         if penstock._delete_expired_queue(queue) then
             removed := removed + 1;
         end if;
@@ -190,7 +202,7 @@ begin
 end
 $$;
 comment on function penstock.cleanup_expired_exclusive_queues is
-    'Deletes exclusive queues whose keep-alive has ended. maintain() does so itself. Returns how many.';
+    'Deletes up to 500 exclusive queues whose keep-alive has ended. maintain() does so itself. Returns how many.';
 
 -- Every session that deletes completed messages locks them in this order: partition by partition, by the index.
 create or replace function penstock._delete_done(queue_id int) returns bigint

@@ -295,21 +295,45 @@ create or replace function penstock._delete_queue(queue_id int) returns void
 language plpgsql
 set enable_seqscan = off set enable_bitmapscan = off set jit = off
 as $$
+declare
+    large_ids bigint[];
+    found_ids bigint[];
 begin
     perform penstock._require_read_committed('deleting a queue');
     perform pg_advisory_xact_lock(1346719315, queue_id);
-    delete from penstock.ready r where r.queue_id = _delete_queue.queue_id;
-    delete from penstock.scheduled s where s.queue_id = _delete_queue.queue_id;
-    delete from penstock.waiting w where w.queue_id = _delete_queue.queue_id;
-    delete from penstock.active a where a.queue_id = _delete_queue.queue_id;
+    with removed as (
+        delete from penstock.ready r where r.queue_id = _delete_queue.queue_id returning r.id, r.large
+    )
+    select array_agg(r.id) into large_ids from removed r where r.large;
+    with removed as (
+        delete from penstock.scheduled s where s.queue_id = _delete_queue.queue_id returning s.id, s.large
+    )
+    select array_agg(r.id) into found_ids from removed r where r.large;
+    large_ids := large_ids || found_ids;
+    with removed as (
+        delete from penstock.waiting w where w.queue_id = _delete_queue.queue_id returning w.id, w.large
+    )
+    select array_agg(r.id) into found_ids from removed r where r.large;
+    large_ids := large_ids || found_ids;
+    with removed as (
+        delete from penstock.active a where a.queue_id = _delete_queue.queue_id returning a.id, a.large
+    )
+    select array_agg(r.id) into found_ids from removed r where r.large;
+    large_ids := large_ids || found_ids;
     delete from penstock.permits p where p.queue_id = _delete_queue.queue_id;
     delete from penstock.tenants t where t.queue_id = _delete_queue.queue_id;
     delete from penstock.line_checks c where c.queue_id = _delete_queue.queue_id;
-    delete from penstock.dead d where d.queue_id = _delete_queue.queue_id;
+    with removed as (
+        delete from penstock.dead d where d.queue_id = _delete_queue.queue_id returning d.id, d.large
+    )
+    select array_agg(r.id) into found_ids from removed r where r.large;
+    large_ids := large_ids || found_ids;
     perform penstock._delete_done(queue_id);
     delete from penstock.dedup d where d.queue_id = _delete_queue.queue_id;
+    -- By message: no index of the references leads with the queue. Each unfinished or dead message has one.
     with removed as (
-        delete from penstock.payload_references p where p.queue_id = _delete_queue.queue_id returning p.payload_id
+        delete from penstock.payload_references p
+        where p.payload_id = any(large_ids) and p.queue_id = _delete_queue.queue_id returning p.payload_id
     )
     insert into penstock.payload_orphans select r.payload_id from removed r;
     delete from penstock.floors f where f.queue_id = _delete_queue.queue_id;

@@ -1,0 +1,77 @@
+"""Queues: calls for all queues take a bounded number of locks; the end of a queue costs by its messages."""
+
+from __future__ import annotations
+
+from ..case import Case, Connection
+
+
+def _queues(sql: Connection, size: int) -> None:
+    sql.execute("select count(penstock.create_queue('q' || n)) from generate_series(1, %s) n", [size])
+    sql.execute("analyze")
+
+
+def _ended(sql: Connection, size: int) -> None:
+    """So many exclusive queues whose keep-alive has ended."""
+    sql.execute(
+        "select count(penstock.create_queue('q' || n, exclusive => true)) from generate_series(1, %s) n",
+        [size],
+    )
+    sql.execute("update penstock.queues set keep_alive_until = now() - interval '1 minute'")
+    sql.execute("analyze")
+
+
+def _references(sql: Connection, size: int) -> None:
+    """A queue with ten large payloads, beside another one with so many."""
+    sql.execute("select penstock.create_queue('q'), penstock.create_queue('other')")
+    sql.execute(
+        "select penstock.send_messages('q', array_fill(to_jsonb(repeat(md5('x'), 100)), array[10]))",
+    )
+    sql.execute(
+        """insert into penstock.payload_references
+        select n, q.id from penstock.queues q, generate_series(1000, 1000 + %s) n where q.name = 'other'""",
+        [size],
+    )
+    sql.execute("analyze")
+
+
+CASES = [
+    Case(
+        name="maintain()",
+        grows="queues",
+        law="constant",
+        build=_queues,
+        call="select * from penstock.maintain()",
+        sizes=(500, 3_000),
+        most=1.5,
+        cost="locks",
+    ),
+    Case(
+        name="purge_all_messages()",
+        grows="queues",
+        law="constant, a page of 500 queues a call",
+        build=_queues,
+        call="select penstock.purge_all_messages()",
+        sizes=(500, 3_000),
+        most=1.2,
+        cost="locks",
+    ),
+    Case(
+        name="cleanup_expired_exclusive_queues()",
+        grows="ended exclusive queues",
+        law="constant, 500 queues a call",
+        build=_ended,
+        call="select penstock.cleanup_expired_exclusive_queues()",
+        sizes=(500, 1_500),
+        most=1.2,
+        cost="locks",
+    ),
+    Case(
+        name="delete_queue()",
+        grows="large payloads of other queues",
+        law="constant",
+        build=_references,
+        call="select penstock.delete_queue('q')",
+        sizes=(1_000, 100_000),
+        most=1.5,
+    ),
+]
