@@ -33,7 +33,7 @@ CALLABLE = {
     "penstock_consumer": """
         consume_message consume_messages_batch ack_message ack_messages nack_message release_message
         nack_messages release_messages reject_messages
-        consume_tasks park_messages
+        consume_tasks park_messages queues_with_work
         reject_message reject_unreadable_messages extend_message_vt batch_extend_message_vt pulse channel
         extend_queue_keep_alive maintain clock schema_version declare_queue queue_difference
         done_channel ack_tasks announce_done finish_groups register_worker beat_worker forget_worker
@@ -126,6 +126,7 @@ SIGNATURES = {
         lost_most int4 = 0, park_others bool = false""",
         MESSAGE,
     ),
+    "queues_with_work": ("queue_names text[]", "setof text"),
     "park_messages": ("queue_name text, message_ids int8[], token text, task_names text[]", "setof int8"),
     "ack_message": ("queue_name text, message_id int8, token text, result jsonb = NULL", "bool"),
     "ack_messages": (

@@ -43,7 +43,7 @@ def changes() -> list[None]:
 @pytest.fixture
 def one(time: Time, changes: list[None]) -> Watch:
     """A watch of a session that stands by."""
-    made = Watch("q", lambda: changes.append(None))
+    made = Watch("q", lambda _: changes.append(None))
     made.begin(Role.STANDBY)
     return made
 

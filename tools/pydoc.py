@@ -77,7 +77,7 @@ are none of these come as they are, from psycopg or from the driver of your own 
 # The methods of a client, in the order to read them in. One that is missing here is an error.
 GROUPS = {
     "Publish and send": ("publish", "send", "publish_many", "send_many"),
-    "Consume": ("consume", "consume_batch", "consume_one", "consume_tasks"),
+    "Consume": ("consume", "consume_batch", "consume_one", "consume_tasks", "queues_with_work"),
     "Settle": (
         *("ack", "ack_many", "nack", "nack_many", "release", "release_many", "reject", "reject_many"),
         "reject_unreadable",

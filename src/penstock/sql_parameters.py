@@ -163,6 +163,7 @@ REQUIRED = {
         "next_at",
     ),
     "queue_difference": ("queue_name",),
+    "queues_with_work": ("queue_names",),
     "raise_floor": ("queue_name",),
     "register_worker": ("token", "hostname", "pid", "version", "queues", "tasks", "concurrency"),
     "reject_message": ("queue_name", "message_id", "token"),

@@ -68,10 +68,11 @@ class Settable(Protocol):
 class Watch:
     """The consumers of a client that wait for messages of one queue, and the role of the client's session.
 
-    changed: called when `wanted` or `check_at` may have changed. The listener then acts, and calls begin().
+    changed: called with the watch when `wanted` or `check_at` may have changed. The listener
+    then acts, and calls begin().
     """
 
-    def __init__(self, queue_name: str, changed: Callable[[], None]) -> None:
+    def __init__(self, queue_name: str, changed: Callable[[Watch], None]) -> None:
         self.queue_name = queue_name
         self.role = Role.DEAF
         # When the listener has to compare `wanted` and `role` again.
@@ -97,7 +98,7 @@ class Watch:
         with self._lock:
             is_changed = self._enter(flag)
         if is_changed:
-            self._changed()
+            self._changed(self)
 
     def _enter(self, flag: Settable) -> bool:
         if flag in self._waiting:
@@ -125,7 +126,7 @@ class Watch:
                 if needs_check:
                     self.check_at = self._left_at + LINGER_SECONDS
         if needs_check:
-            self._changed()
+            self._changed(self)
 
     def looked(self, flag: Settable, found: int, took: float) -> float:
         """A consumer has looked: so many messages in so many seconds. In how many seconds to look again.
@@ -153,7 +154,7 @@ class Watch:
                 pause = self._pause(at, found, took)
             is_changed = is_changed or self._wanted(at) is not self.role
         if is_changed:
-            self._changed()
+            self._changed(self)
         return pause
 
     def _position(self, flag: Settable) -> int:

@@ -146,6 +146,7 @@ METHODS: dict[str, dict[str, Kind]] = {
         **{"task_names": TEXTS, "task_limits": INTEGERS, "task_lanes": INTEGERS, "lane_limits": INTEGERS},
         **{"lost_most": INTEGER, "park_others": BOOLEAN},
     },
+    "queues_with_work": {"queue_names": TEXTS},
     "park_messages": {"queue_name": TEXT, "message_ids": BIGINTS, "token": TEXT, "task_names": TEXTS},
     "consume_one": {"queue_name": TEXT, "visibility_timeout": DURATION, "token": TEXT},
     "ack": {"message": MESSAGE, "result": RESULT},

@@ -403,9 +403,15 @@ class Engine:
     def consume(
         self, queue: str, token: str | None, vt_seconds: int | None, batch_size: int | None
     ) -> list[Row]:
+        has_work = self.rows("select * from penstock.queues_with_work(array[%s])", [queue])
         if batch_size is None:
-            return self.rows("select * from penstock.consume_message(%s, %s, %s)", [queue, token, vt_seconds])
-        return self.rows(
-            "select * from penstock.consume_messages_batch(%s, %s, %s, %s)",
-            [queue, token, vt_seconds, batch_size],
-        )
+            found = self.rows(
+                "select * from penstock.consume_message(%s, %s, %s)", [queue, token, vt_seconds]
+            )
+        else:
+            found = self.rows(
+                "select * from penstock.consume_messages_batch(%s, %s, %s, %s)",
+                [queue, token, vt_seconds, batch_size],
+            )
+        assert has_work or not found, "a look must not miss what a claim finds"
+        return found

@@ -57,6 +57,8 @@ CALLS: dict[str, Call] = {
     "consume_message": Call("consume_message('shut', 'me')", _CONSUME),
     "consume_messages_batch": Call("consume_messages_batch('shut', 'me')", _CONSUME),
     "consume_tasks": Call("consume_tasks('shut', '{a}', 'me')", _CONSUME),
+    # A queue that the caller may not consume from is returned, whatever is in it: the claim says why.
+    "queues_with_work": _NOTHING,
     "park_messages": Call("park_messages('shut', '{2}', 'holder', '{a}')", _CONSUME),
     "ack_message": Call("ack_message('shut', 2, 'holder')", _CONSUME),
     "ack_messages": Call("ack_messages('shut', '{2,3}', '{holder,other}')", _CONSUME),

@@ -321,24 +321,26 @@ async def test_a_worker_is_not_ready_while_a_queue_cannot_be_claimed_from(
     definition = one(sql18, "select pg_get_functiondef(%s::regprocedure)", CLAIM)
     async with working(app, database18, health=health):
         await holds(lambda: health.readiness()[0], "it is ready")
-        sql18.execute("alter function penstock.consume_messages_batch rename to consume_as_ever")
-        sql18.execute(
-            definition.split("AS $function$")[0].encode()
-            + b"""as $$
-            begin
-                if queue_name = 'refused' then
-                    raise exception 'not from this one' using errcode = 'PN006';
-                end if;
-                return query select * from penstock.consume_as_ever($1, $2, $3, $4);
-            end $$"""
-        )
+        with sql18.transaction():
+            sql18.execute("alter function penstock.consume_messages_batch rename to consume_as_ever")
+            sql18.execute(
+                definition.split("AS $function$")[0].encode()
+                + b"""as $$
+                begin
+                    if queue_name = 'refused' then
+                        raise exception 'not from this one' using errcode = 'PN006';
+                    end if;
+                    return query select * from penstock.consume_as_ever($1, $2, $3, $4);
+                end $$"""
+            )
         handle = await refused.enqueue_async()
         await holds(lambda: not health.readiness()[0], "it is not ready")
         assert health.readiness()[1] == "messages of refused cannot be claimed: not from this one"
         assert await ended(await taken.enqueue_async()) is None
         assert not health.readiness()[0], "what can be claimed from another queue does not help this one"
-        sql18.execute("drop function penstock.consume_messages_batch")
-        sql18.execute("alter function penstock.consume_as_ever rename to consume_messages_batch")
+        with sql18.transaction():
+            sql18.execute("drop function penstock.consume_messages_batch")
+            sql18.execute("alter function penstock.consume_as_ever rename to consume_messages_batch")
         assert await ended(handle) is None
         await holds(lambda: health.readiness()[0], "it is ready again")
         assert health.readiness()[1] == "working on refused, taken"

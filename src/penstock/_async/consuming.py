@@ -68,6 +68,13 @@ class AsyncConsuming(AsyncCallRunner):
         timed = await self._run_timed(claim)
         return [self._message_of(claimed, codec, timed.sent_at) for claimed in timed.result]
 
+    async def queues_with_work(self, queue_names: Sequence[str]) -> list[str]:
+        """Which of these queues a claim may return messages from, in one statement for all of them.
+
+        Among them are queues that do not exist, or that this role may not consume from: the claim says why.
+        """
+        return await self._run(calls.queues_with_work(queue_names))
+
     async def consume_tasks(
         self,
         queue_name: str,

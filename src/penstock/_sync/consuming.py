@@ -71,6 +71,13 @@ class Consuming(CallRunner):
         timed = self._run_timed(claim)
         return [self._message_of(claimed, codec, timed.sent_at) for claimed in timed.result]
 
+    def queues_with_work(self, queue_names: Sequence[str]) -> list[str]:
+        """Which of these queues a claim may return messages from, in one statement for all of them.
+
+        Among them are queues that do not exist, or that this role may not consume from: the claim says why.
+        """
+        return self._run(calls.queues_with_work(queue_names))
+
     def consume_tasks(
         self,
         queue_name: str,

@@ -58,8 +58,15 @@ class Listener:
         self._listening: frozenset[str] = frozenset()
         # The watched queues by name, each with its keys and the number of its users.
         self._watches: dict[str, tuple[Watch, WatchKeys, int]] = {}
-        # Watches that this session has, or had a moment ago.
+        # Channels or queues came or went.
+        self._is_outdated = True
+        # Watches that this session has, or had a moment ago; and by the channels that concern each of them.
         self._tended: dict[Watch, WatchKeys] = {}
+        self._by_channel: dict[str, Watch] = {}
+        # Watches whose wanted role may have changed, and those that are to be checked at a certain time. Only
+        # these are examined: there may be thousands of watches.
+        self._stirred: set[Watch] = set()
+        self._timed: set[Watch] = set()
         self._waker = Waker()
         self._background: Background | None = None
         self._stopped = False
@@ -75,8 +82,9 @@ class Listener:
     def watch(self, queue_name: str, keys: WatchKeys) -> Watch:
         """The watch of a queue, for one more user."""
         with self._lock:
-            watch, _, users = self._watches.get(queue_name) or (Watch(queue_name, self._waker.wake), keys, 0)
+            watch, _, users = self._watches.get(queue_name) or (Watch(queue_name, self._stir), keys, 0)
             self._watches[queue_name] = watch, keys, users + 1
+            self._is_outdated = True
             self._start()
         self._waker.wake()
         return watch
@@ -89,12 +97,14 @@ class Listener:
                 self._watches[watch.queue_name] = watch, keys, users - 1
                 if users == 1:
                     del self._watches[watch.queue_name]
+                    self._is_outdated = True
         self._waker.wake()
 
     def subscribe(self, channel: str, flag: Flag, word: str) -> None:
         """Set the flag at each notification of a channel with that word, and when listening begins."""
         with self._lock:
             self._waiting.setdefault(channel, {})[flag] = word
+            self._is_outdated = True
             self._start()
         self._waker.wake()
 
@@ -108,6 +118,13 @@ class Listener:
             flags.pop(flag, None)
             if not flags:
                 self._waiting.pop(channel, None)
+                self._is_outdated = True
+        self._waker.wake()
+
+    def _stir(self, watch: Watch) -> None:
+        """A watch wants another role, or to be checked at another time."""
+        with self._lock:
+            self._stirred.add(watch)
         self._waker.wake()
 
     def is_listening(self, channel: str) -> bool:
@@ -146,7 +163,8 @@ class Listener:
                 self._listening = frozenset()
                 for watch in self._tended:
                     watch.begin(Role.DEAF)
-                self._tended = {}
+                self._tended, self._by_channel, self._is_outdated = {}, {}, True
+                self._stirred, self._timed = set(), set()
                 if connection is not None:
                     connection.close()
             if not self._stopped:
@@ -170,7 +188,7 @@ class Listener:
                 self._dispatch(connection)  # what came along with the answers
                 continue  # so did a wake-up, perhaps: look again before waiting
             patience = heard + self.probe_seconds - time.monotonic()
-            check_at = min((watch.check_at for watch in self._tended), default=math.inf)
+            check_at = min((watch.check_at for watch in self._timed), default=math.inf)
             if self._waker.wait(pgconn.socket, max(0.0, min(patience, check_at - now()))):
                 pgconn.consume_input()
                 heard = time.monotonic()
@@ -190,25 +208,34 @@ class Listener:
     def _adjust(self, connection: Connection) -> bool:
         """Listen to what is waited for, and to nothing else; whether there was anything to change."""
         with self._lock:
+            if not self._is_outdated:
+                return False
+            self._is_outdated = False
             watches = {watch: keys for watch, keys, _ in self._watches.values()}
             wanted = frozenset(self._waiting) | {keys.handover_channel for keys in watches.values()}
         for watch in self._tended.keys() - watches.keys():
             if watch.role.is_watching:
                 self._hand_over(connection, watch, self._tended[watch])
-            del self._tended[watch]
+            keys = self._tended.pop(watch)
+            self._timed.discard(watch)
+            for channel in (keys.channel, keys.handover_channel):
+                if self._by_channel.get(channel) is watch:
+                    del self._by_channel[channel]
             watch.begin(Role.DEAF)
-        for channel in wanted - self._listening:
-            self._command(connection, calls.listen(channel))
-        for channel in self._listening - wanted:
-            self._command(connection, calls.unlisten(channel))
+        statements = [calls.listen(channel) for channel in wanted - self._listening]
+        statements += [calls.unlisten(channel) for channel in self._listening - wanted]
+        if statements:
+            self._command(connection, "; ".join(statements))
         changed, begun = wanted != self._listening, wanted - self._listening
         self._listening = wanted
         for channel in begun:
             self._wake(channel)
         for watch in watches.keys() - self._tended.keys():
-            self._tended[watch] = watches[watch]
+            keys = self._tended[watch] = watches[watch]
+            self._by_channel[keys.channel] = self._by_channel[keys.handover_channel] = watch
             watch.begin(Role.STANDBY)
             watch.offer()
+            self._stirred.add(watch)
         return changed
 
     def _recovered(self) -> None:
@@ -220,31 +247,43 @@ class Listener:
 
     def _tend(self, connection: Connection) -> bool:
         """Give this session the roles that its watches want; whether there was anything to change."""
+        with self._lock:
+            stirred, self._stirred = self._stirred, set()
         changed = False
-        for watch, keys in self._tended.items():
+        for watch in stirred | {watch for watch in self._timed if watch.check_at <= now()}:
+            if (keys := self._tended.get(watch)) is None:
+                continue
             if watch.check_at <= now():
                 watch.check()
-            if (wanted := watch.wanted) is watch.role:
-                continue
-            changed = True
-            if wanted is Role.STANDBY:
-                self._hand_over(connection, watch, keys)
-            elif watch.role is Role.IDLE:
-                self._command(connection, calls.start_polling(keys))
-                watch.begin(Role.POLLING)
-            elif watch.role is Role.POLLING:
-                if self._command(connection, calls.try_to_idle(keys)) == b"t":
-                    watch.begin(Role.IDLE)
-                else:
-                    watch.stay()
-            elif self._command(connection, calls.try_to_watch(keys)) != b"t":
-                watch.stay()
-            elif wanted is Role.IDLE and self._command(connection, calls.try_to_idle(keys)) == b"t":
+            if (wanted := watch.wanted) is not watch.role:
+                changed = True
+                self._change(connection, watch, keys, wanted)
+                self._stirred.add(watch)  # it may want the next role already
+            if watch.check_at < math.inf:
+                self._timed.add(watch)
+            else:
+                self._timed.discard(watch)
+        return changed
+
+    def _change(self, connection: Connection, watch: Watch, keys: WatchKeys, wanted: Role) -> None:
+        """Give this session another role."""
+        if wanted is Role.STANDBY:
+            self._hand_over(connection, watch, keys)
+        elif watch.role is Role.IDLE:
+            self._command(connection, calls.start_polling(keys))
+            watch.begin(Role.POLLING)
+        elif watch.role is Role.POLLING:
+            if self._command(connection, calls.try_to_idle(keys)) == b"t":
                 watch.begin(Role.IDLE)
             else:
-                watch.begin(Role.POLLING)
                 watch.stay()
-        return changed
+        elif self._command(connection, calls.try_to_watch(keys)) != b"t":
+            watch.stay()
+        elif wanted is Role.IDLE and self._command(connection, calls.try_to_idle(keys)) == b"t":
+            watch.begin(Role.IDLE)
+        else:
+            watch.begin(Role.POLLING)
+            watch.stay()
 
     def _hand_over(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:
         self._command(connection, calls.hand_over(keys, is_idle=watch.role is Role.IDLE))
@@ -281,10 +320,13 @@ class Listener:
         for flag, word in waiting:
             if words is None or word in words:
                 flag.set()
-        for watch, keys in self._tended.items():
-            if channel == keys.channel:
-                watch.wake()
-            elif channel == keys.handover_channel and payload == calls.LOOK:
-                watch.look()
-            elif channel == keys.handover_channel:
-                watch.offer()
+        if (watch := self._by_channel.get(channel)) is None:
+            return
+        if channel == self._tended[watch].channel:
+            watch.wake()
+        elif payload == calls.LOOK:
+            watch.look()
+        else:
+            watch.offer()
+        with self._lock:
+            self._stirred.add(watch)

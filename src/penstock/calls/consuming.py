@@ -34,6 +34,7 @@ __all__ = [
     "nack_messages",
     "park_messages",
     "pulse",
+    "queues_with_work",
     "reject_message",
     "reject_messages",
     "reject_unreadable_messages",
@@ -169,6 +170,10 @@ TASK = (
     f"delivery_attempts, {rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit, "
     "lost_deliveries, queue_capped"
 )
+
+
+def queues_with_work(queue_names: Sequence[str]) -> Call[list[str]]:
+    return call("queues_with_work", values, queue_names=queue_names)
 
 
 def claim_tasks(

@@ -20,6 +20,7 @@ declare
 
         ['consume_message',                 'penstock_consumer'],
         ['consume_messages_batch',          'penstock_consumer'],
+        ['queues_with_work',                'penstock_consumer'],
         ['ack_message',                     'penstock_consumer'],
         ['ack_messages',                    'penstock_consumer'],
         ['nack_message',                    'penstock_consumer'],

@@ -30,6 +30,8 @@ __all__ = ["Fetcher"]
 
 logger = logging.getLogger("penstock.worker")
 
+# A look at several queues asks which of them have messages; fewer flags than this do not need one.
+FEW_FLAGS = 10
 # Messages of one claim.
 MOST_CLAIMED = 1000
 # How often a busy queue is asked for parked messages of tasks that this worker knows.
@@ -132,6 +134,7 @@ class Fetcher:
     async def run_once(self) -> float:
         """One pass over the queues; how long to wait for a wake-up until the next."""
         self._sources.wake_up.clear()
+        await self._look()
         for source in tuple(self._sources):
             if source.next_poll() <= now() or self._lost_most(source.suspect):
                 demand = self._demand(source)
@@ -160,6 +163,50 @@ class Fetcher:
         elif source.uneven_since == math.inf:
             source.uneven_since = now()
         return demand
+
+    async def _look(self) -> None:
+        """Ask once for all idle queues whether they have messages. Those that have none need no claim."""
+        sources = self._to_look_at()
+        if len(sources) < 2:
+            return
+        for source in sources:
+            source.begin_claim()
+        began_at = now()
+        names = {source.queue_name for source in sources}
+        full = names
+        try:
+            full = set((await self._claims.internals.attempt(calls.queues_with_work(list(names)))).result)
+        except (ConnectionLost, DatabaseUnavailable, SchemaError):
+            raise
+        except PenstockError as exc:
+            logger.debug("queues could not be looked at: %s", exc)
+        finally:
+            for source in sources:
+                if source.queue_name in full:
+                    source.set()
+        for source in sources:
+            if source.queue_name in full:
+                continue
+            self._contact.answered()
+            source.was_short = True
+            source.parked_at = now() + PARKED_SECONDS
+            source.search_until = 0.0
+            source.full, source.suspect = {}, {}
+            self._pause(source, 0, now() - began_at)
+
+    def _to_look_at(self) -> list[Source]:
+        """Idle queues whose turn it is, and those whose turn comes soon."""
+        at = now()
+        idle = [source for source in self._sources if source.is_idle]
+        if len(idle) < 2:
+            return []
+        flagged = [source for source in idle if source.is_set()]
+        waiting = [source for source in idle if source.look_at <= at and not source.is_set()]
+        if all(source.next_poll() > at for source in waiting):
+            waiting = []
+        if len(flagged) <= FEW_FLAGS:
+            flagged = []
+        return [source for source in (*flagged, *waiting) if self._demand(source).wanted]
 
     async def _fetch(self, source: Source, demand: Demand) -> None:
         await self._leases.catch_up()
@@ -203,7 +250,7 @@ class Fetcher:
             timed = await self._claims.internals.attempt(call)
         except QueueNotFound:
             await self._declare()
-            source.poll_at = now() + LONGEST_POLL_SECONDS
+            source.pause(LONGEST_POLL_SECONDS)
         except (ConnectionLost, DatabaseUnavailable):
             source.set()
             raise
@@ -212,7 +259,7 @@ class Fetcher:
         except PenstockError as exc:
             logger.error("messages of queue %r could not be claimed: %s", source.queue_name, exc)
             self._contact.refused(source.queue_name, exc)
-            source.poll_at = now() + LONGEST_PAUSE_SECONDS
+            source.pause(LONGEST_PAUSE_SECONDS)
         else:
             source.is_refused = False
             return timed.result
@@ -222,10 +269,8 @@ class Fetcher:
         """When to ask the queue again: at once where there may be more."""
         source = claim.source
         source.was_short = len(claimed) < claim.wanted
-        pause = LONGEST_POLL_SECONDS
-        if source.watch is not None:
-            pause = source.watch.looked(source, len(claimed), now() - claim.began_at)
-        source.poll_at = now() + pause
+        source.was_empty = not claimed
+        self._pause(source, len(claimed), now() - claim.began_at)
         if claimed:
             source.is_capped = claimed[0].queue_capped
             if not source.was_short or source.is_capped:
@@ -237,6 +282,11 @@ class Fetcher:
             source.search_until = source.search_until if claimed else 0.0
         if claim.demand.idle:
             source.search_at = now() + max(SEARCH_SECONDS, 4 * (now() - claim.began_at))
+
+    def _pause(self, source: Source, found: int, took: float) -> None:
+        """After a claim or a look that found so many messages."""
+        watch = source.watch
+        source.pause(LONGEST_POLL_SECONDS if watch is None else watch.looked(source, found, took))
 
     # Parked messages
 

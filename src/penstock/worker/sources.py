@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from penstock.concurrency import AsyncFlag, now
-from penstock.watch import Watch
+from penstock.watch import Role, Watch
 
 from .lanes import Route, room_of
 
@@ -17,6 +17,8 @@ __all__ = ["LONGEST_POLL_SECONDS", "Source", "Sources"]
 LONGEST_POLL_SECONDS = 1.0
 # A delayed message is fetched this much later than its delay says.
 DUE_SLACK_SECONDS = 0.02
+# A queue is looked at together with others if so much of its pause is over: pauses vary.
+SHARED_AFTER = 0.6
 
 
 class Source(AsyncFlag):
@@ -27,6 +29,10 @@ class Source(AsyncFlag):
         self.queue_name = queue_name
         self.watch: Watch | None = None
         self.poll_at = 0.0
+        # From when on a look for other queues includes this one.
+        self.look_at = 0.0
+        # The last claim or look found no message.
+        self.was_empty = True
         # The last claim was refused: another worker may have more luck.
         self.is_refused = False
         # When messages are due that this worker has put off.
@@ -57,6 +63,20 @@ class Source(AsyncFlag):
         if any(room_of(route) > 0 for route in self.full):
             return self.ask_at
         return min(self.poll_at, self._due[0]) if self._due else self.poll_at
+
+    def pause(self, seconds: float) -> None:
+        """Ask the queue again after so many seconds."""
+        at = now()
+        self.poll_at, self.look_at = at + seconds, at + SHARED_AFTER * seconds
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a look may tell that there is nothing to claim.
+
+        A session that polls has many messages. Before ask_at, a look for parked messages would be slow.
+        """
+        is_polling = self.watch is not None and self.watch.role is Role.POLLING
+        return self.was_empty and not (is_polling or self.is_refused) and now() >= self.ask_at
 
     @property
     def is_searching(self) -> bool:
