@@ -189,24 +189,30 @@ class Dataset:
         )
 
     def params(self) -> dict[str, Any]:
-        """Ten ids that "me" holds in each queue, or ten without a holder; the last ready of two queues."""
-        queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
-        held = {name: self._held(queue) for name, queue in queues.items()}
-        return held | {f"ready_{queue}": self._last_ready(queue) for queue in ("kept", "lean")}
+        return params_of(self._connection)
 
-    def _last_ready(self, queue: str) -> int:
-        row = self._connection.execute(
-            """select max(r.id) from penstock.ready r join penstock.queues q on q.id = r.queue_id
-            where q.name = %s""",
-            [queue],
-        ).fetchone()
-        assert row is not None
-        return row[0] or 2_000_000_000
 
-    def _held(self, queue: str) -> list[int]:
-        rows = self._connection.execute(
-            """select a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
-            where q.name = %s and a.token = 'me' order by a.id desc limit 10""",
-            [queue],
-        ).fetchall()
-        return [row[0] for row in rows] or list(range(2_000_000_000, 2_000_000_010))
+def params_of(connection: psycopg.Connection[Any]) -> dict[str, Any]:
+    """Ten ids that "me" holds in each queue, or ten without a holder; the last ready of two queues."""
+    queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
+    held = {name: _held(connection, queue) for name, queue in queues.items()}
+    return held | {f"ready_{queue}": _last_ready(connection, queue) for queue in ("kept", "lean")}
+
+
+def _last_ready(connection: psycopg.Connection[Any], queue: str) -> int:
+    row = connection.execute(
+        """select max(r.id) from penstock.ready r join penstock.queues q on q.id = r.queue_id
+        where q.name = %s""",
+        [queue],
+    ).fetchone()
+    assert row is not None
+    return row[0] or 2_000_000_000
+
+
+def _held(connection: psycopg.Connection[Any], queue: str) -> list[int]:
+    rows = connection.execute(
+        """select a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
+        where q.name = %s and a.token = 'me' order by a.id desc limit 10""",
+        [queue],
+    ).fetchall()
+    return [row[0] for row in rows] or list(range(2_000_000_000, 2_000_000_010))

@@ -10,6 +10,7 @@ import pytest
 
 from ..conftest import Connect
 from .calls import CALLS, FLOORS, LEASES, ORDER, PAYLOADS, SWEEP, Call, check
+from .dataset import params_of
 from .observed import Session
 
 DEAD_ROWS = 20_000
@@ -121,23 +122,11 @@ def test_calls_do_not_walk_over_the_dead(turned_over: psycopg.Connection[Any], c
     for queue in ("kept", "lean"):
         sql.execute("select penstock.purge_queue(%s)", [queue])
         sql.execute("select penstock.raise_floor(%s)", [queue])
-    found = [f"empty: {problem}" for problem in check(Session(connect18()), held(sql), RANGES + CALLS)]
+    found = [f"empty: {problem}" for problem in check(Session(connect18()), params_of(sql), RANGES + CALLS)]
     for queue in ("kept", "lean", "capped", "seated"):
         sql.execute("select penstock.send_messages(%s, array_fill('1'::jsonb, array[30]))", [queue])
         sql.execute("select * from penstock.consume_messages_batch(%s, 'me', 3600, 10)", [queue]).fetchall()
-    found += [f"20 waiting: {problem}" for problem in check(Session(connect18()), held(sql), RANGES + CALLS)]
+    found += [
+        f"20 waiting: {problem}" for problem in check(Session(connect18()), params_of(sql), RANGES + CALLS)
+    ]
     assert not found, "\n".join(found)
-
-
-def held(sql: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Ten ids that "me" holds in each queue, or ten without a holder."""
-    rows = sql.execute(
-        """select q.name, a.id from penstock.active a join penstock.queues q on q.id = a.queue_id
-        where a.token = 'me' order by a.id"""
-    ).fetchall()
-    no_holder_ids = list(range(2_000_000_000, 2_000_000_010))
-    queues = {"held": "kept", "lean": "lean", "capped": "capped", "seated": "seated"}
-    return {
-        key: [message_id for name, message_id in rows if name == q] or no_holder_ids
-        for key, q in queues.items()
-    }

@@ -34,7 +34,7 @@ def _others(sql: Connection, size: int) -> None:
 
 
 SLICE = """select s.is_done
-    from penstock.queues q, penstock._sweep(q.id, 'q', false, false, 1000, clock_timestamp()) s
+    from penstock.queues q, penstock._sweep(q.id, 'q', false, false, false, 1000, clock_timestamp()) s
     where q.name = 'q'"""
 
 
