@@ -55,6 +55,22 @@ def served_beside(session: Session, number: int, **options: Any) -> list[int]:
     return served
 
 
+def send_late(spec: Spec, sender: Session, before: bool) -> Session:
+    """A session that does not see the first tenant, and sends before it, or while it is open."""
+    first, late = spec.sessions(2)
+    if before:
+        late.begin()
+        late.send("q")
+    first.begin()
+    first.send("q", tenant="steady")
+    if not before:
+        late.begin()
+        late.send("q")
+    first.commit()
+    sender.send("q", 300, tenant="steady")
+    return late
+
+
 def test_a_first_tenant_that_stays_open_does_not_let_others_into_the_gaps_of_a_backlog(
     spec: Spec, sender: Session
 ) -> None:
@@ -145,13 +161,11 @@ def test_settling_a_queue_leaves_what_a_claim_has_locked_and_does_not_wait(
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["one tenant", "tenants"])
+@pytest.mark.parametrize("before", [False, True], ids=["after the first tenant", "before the first tenant"])
 def test_a_plain_message_that_commits_late_does_not_throw_tenants_back(
-    spec: Spec, sender: Session, mixed: bool
+    spec: Spec, sender: Session, before: bool, mixed: bool
 ) -> None:
-    late = spec.session()
-    late.begin()
-    late.send("q")
-    sender.send("q", 300, tenant="steady")
+    late = send_late(spec, sender, before)
     serve(sender, 100)
     late.commit()
     burst = sender.send("q", 100, **({"tenants": ["burst"] * 100} if mixed else {"tenant": "burst"}))
@@ -159,21 +173,19 @@ def test_a_plain_message_that_commits_late_does_not_throw_tenants_back(
     assert 28 <= served[True] <= 32
 
 
+@pytest.mark.parametrize("before", [False, True], ids=["after the first tenant", "before the first tenant"])
 def test_retries_are_not_thrown_back_by_a_plain_message_that_commits_late(
-    spec: Spec, sender: Session
+    spec: Spec, sender: Session, before: bool
 ) -> None:
-    late = spec.session()
-    late.begin()
-    late.send("q")
-    sender.send("q", 300, tenant="steady")
+    late = send_late(spec, sender, before)
     serve(sender, 30)
     failing = sender.claim("q", 60)
     late.commit()
     for claim in failing:
         sender.value("nack_message", "q", claim.id, claim.token)
     ((head,),) = spec.look("select min(rank) from penstock.ready where ranked_by_tenant and not redelivered")
-    ((before,),) = spec.look("select count(*) from penstock.ready where redelivered and rank < %s", head)
-    assert before == 1  # beside the late message
+    ((in_front,),) = spec.look("select count(*) from penstock.ready where redelivered and rank < %s", head)
+    assert in_front <= 1  # beside the late message
 
 
 def test_a_retry_under_a_snapshot_does_not_send_later_retries_to_the_end(spec: Spec, sender: Session) -> None:

@@ -36,13 +36,29 @@ $$;
 comment on function penstock._floor is
     'The newest floor of a queue, a rank for each priority; null if this transaction cannot see the newest floor.';
 
+-- Until a queue is settled (_settle_tenants), messages that are ranked by id may be between: it looks at some of them.
+create or replace function penstock._first_rank(queue_id int, priority smallint, from_rank bigint) returns bigint
+language sql stable
+as $$
+    select (
+        select r.rank
+        from (
+            select r.rank, r.ranked_by_tenant from penstock.ready r
+            where r.queue_id = _first_rank.queue_id and r.priority = _first_rank.priority and r.rank >= from_rank
+            order by r.rank, r.id limit 100
+        ) r
+        where r.ranked_by_tenant limit 1
+    )
+$$;
+comment on function penstock._first_rank is 'The rank of the first ready message that is ranked by tenant, from a rank on.';
+
 -- In a queue without tenants the rank of a new message is its id. No other row has to be read for it: a session draws
 -- the id under the queue's lock, so the id is above every floor, under every isolation level.
 -- In a queue with tenants a new message gets the baseline rank plus one. The baseline is the rank before the first
 -- ready message (_next_ranks), or the last rank of the tenant if that is higher. So a tenant without ready messages
 -- enters next to the first message, however many messages another tenant sends. Messages from before the first tenant
 -- are served first: the baseline is at least tenants_from, which is above their ranks. It does not go back to
--- tenants_from when such a message commits late: the first message counts only above tenants_from.
+-- tenants_from when such a message commits late: the first message is one that is ranked by tenant.
 create or replace function penstock._next_ranks(
     queue_id int, floor_ranks bigint[], tenants_from bigint
 ) returns bigint[]
@@ -50,19 +66,15 @@ language sql stable
 as $$
     select array_agg(
         coalesce(
-            (
-                select r.rank - 1 from penstock.ready r
-                where r.queue_id = _next_ranks.queue_id and r.priority = p.n - 1
-                    and r.rank >= greatest(p.floor, tenants_from + 1)
-                order by r.rank, r.id limit 1
-            ),
+            penstock._first_rank(_next_ranks.queue_id, (p.n - 1)::smallint, greatest(p.floor, tenants_from + 1)) - 1,
             p.floor
         ) order by p.n
     )
-    from unnest(floor_ranks) with ordinality p(floor, n)
+    from unnest(case when tenants_from is not null then floor_ranks end) with ordinality p(floor, n)
 $$;
 comment on function penstock._next_ranks is
-    'For each priority the rank before the first ready message above tenants_from; the floor if there is none.';
+    'In a queue with tenants, for each priority: the rank before the first ready message that is ranked by tenant; the '
+    'floor if there is none.';
 
 create or replace function penstock._last_rank(
     queue_id int, priority smallint, tenant text, next_ranks bigint[], tenants_from bigint
@@ -115,7 +127,12 @@ begin
         order by r.rank desc limit 1
     );
     if ranked_by_tenant and coalesce(head > tenants_from, true) then
-        return array(select 1 + coalesce(last, head, floor_rank) + i from generate_series(0, n - 1) i);
+        return array(
+            select 1 + coalesce(
+                last, penstock._first_rank(queue_id, priority, greatest(floor_rank, tenants_from + 1)), head, floor_rank
+            ) + i
+            from generate_series(0, n - 1) i
+        );
     end if;
     ranks := array(
         select r.rank from penstock.ready r
@@ -124,11 +141,7 @@ begin
         order by r.rank, r.id limit n
     );
     if ranked_by_tenant and cardinality(ranks) < n then
-        head := (
-            select r.rank from penstock.ready r
-            where r.queue_id = queue_id and r.priority = priority and r.rank > tenants_from
-            order by r.rank, r.id limit 1
-        );
+        head := penstock._first_rank(queue_id, priority, tenants_from + 1);
         ranks := ranks || array(
             select greatest(tenants_from, head, last) + i from generate_series(1, n - cardinality(ranks)) i
         );

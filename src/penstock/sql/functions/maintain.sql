@@ -43,8 +43,8 @@ comment on function penstock._check_all_lines is
 -- floor row says when the next full sweep is due. Full sweeps take about two percent of the time, but run at least
 -- once a minute.
 create or replace function penstock._sweep(
-    queue_id int, queue_name text, notify boolean, has_waiting boolean, is_slow boolean, most int,
-    until timestamptz, out is_done boolean, out lines_done boolean, out results penstock.maintenance_result[]
+    queue_id int, queue_name text, notify boolean, has_waiting boolean, most int, until timestamptz,
+    is_slow boolean default false, out is_done boolean, out lines_done boolean, out results penstock.maintenance_result[]
 )
 language plpgsql
 as $$
@@ -197,7 +197,7 @@ begin
                 most := 10;
             end if;
             select * into swept from penstock._sweep(
-                queue.id, queue.name, queue.notify, queue.has_waiting, queue.id = any(slow), most, until
+                queue.id, queue.name, queue.notify, queue.has_waiting, most, until, queue.id = any(slow)
             );
             reached := queue.n;
             results := results || swept.results;

@@ -173,10 +173,14 @@ begin
                         where q.id = queue_id and q.tenant_max_active is null
                     ) f
                     left join lateral (
-                        select r.rank from penstock.ready r
-                        where r.queue_id = queue_id and r.priority = priority
-                            and r.rank >= greatest(f.ranks[priority + 1], tenants_from + 1)
-                        order by r.rank, r.id limit 1
+                        select r.rank
+                        from (
+                            select r.rank, r.ranked_by_tenant from penstock.ready r
+                            where r.queue_id = queue_id and r.priority = priority
+                                and r.rank >= greatest(f.ranks[priority + 1], tenants_from + 1)
+                            order by r.rank, r.id limit 100
+                        ) r
+                        where r.ranked_by_tenant limit 1
                     ) r on true
                     offset 0
                 ) head;
