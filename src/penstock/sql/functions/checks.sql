@@ -68,6 +68,17 @@ end
 $$;
 comment on function penstock._text_bytes is 'The bytes of the longest value as text; 1 GB if it has 1 GB or more.';
 
+create or replace function penstock._text_size(value jsonb) returns bigint
+language plpgsql
+as $$
+begin
+    return octet_length(value::text);
+exception when program_limit_exceeded or internal_error then
+    return 1073741824;
+end
+$$;
+comment on function penstock._text_size is 'The bytes of a value as text; 1 GB if it has 1 GB or more.';
+
 create or replace function penstock._check_text(what text, value jsonb, most int) returns void
 language plpgsql
 as $$
@@ -75,7 +86,7 @@ declare
     size bigint;
 begin
     if pg_column_size(array[value]) > most / 10000 then
-        size := penstock._text_bytes(array[value]);
+        size := penstock._text_size(value);
         if size > most then
             raise exception using
                 errcode = 'PN005',

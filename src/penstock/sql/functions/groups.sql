@@ -42,7 +42,7 @@ as $$
 begin
     return (penstock._publish(
         queue_name, array[penstock._queue_id(queue_name)], array[payload], null, null, priority, tenant, headers, ttl_seconds, null,
-        null, null, null, null, null, null
+        null, null, null, null, null, null, null, null
     ))[1];
 end
 $$;

@@ -1,5 +1,32 @@
 -- Publish: messages enter the queues of a topic, or one queue.
 
+create or replace function penstock._queues_of_topic(topic_name text) returns int[]
+language plpgsql
+as $$
+declare
+    topic int;
+    queue_ids int[];
+    has_restricted boolean;
+begin
+    select t.id into topic from penstock.topics t where t.name = topic_name;
+    if not found then
+        perform penstock._unknown_topic(topic_name);
+    end if;
+    select array_agg(x.id), bool_or(x.is_restricted) into queue_ids, has_restricted
+    from (
+        select q.id, q.publishers is not null as is_restricted from penstock.queues q
+        where q.topic_id = topic and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
+        order by q.id
+    ) x;
+    if has_restricted then
+        perform penstock._deny_topic(topic);
+    end if;
+    return coalesce(queue_ids, '{}');
+end
+$$;
+comment on function penstock._queues_of_topic is
+    'The queues of a topic, for a caller that may publish to all of them.';
+
 create or replace function penstock.publish_messages(
     topic_name text,
     payloads jsonb[],
@@ -20,28 +47,11 @@ create or replace function penstock.publish_messages(
 language plpgsql security definer
 /*hot*/
 as $$
-declare
-    topic int;
-    queue_ids int[];
-    has_restricted boolean;
 begin
-    select t.id into topic from penstock.topics t where t.name = topic_name;
-    if not found then
-        perform penstock._unknown_topic(topic_name);
-    end if;
-    select array_agg(x.id), bool_or(x.is_restricted) into queue_ids, has_restricted
-    from (
-        select q.id, q.publishers is not null as is_restricted from penstock.queues q
-        where q.topic_id = topic and (q.keep_alive_until is null or q.keep_alive_until > penstock.clock())
-        order by q.id
-    ) x;
-    if has_restricted then
-        perform penstock._deny_topic(topic);
-    end if;
     return query select unnest(penstock._publish(
-        null, coalesce(queue_ids, '{}'), payloads, bodies, deliver_after, priority, tenant, headers, ttl_seconds,
-        dedup_key,
-        deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
+        null, penstock._queues_of_topic(topic_name), payloads, bodies, deliver_after, priority, tenant, headers,
+        ttl_seconds, dedup_key,
+        deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys, null, null
     ));
 end
 $$;
@@ -212,7 +222,7 @@ begin
     return query select unnest(penstock._publish(
         queue_name, array[penstock._queue_id(queue_name, 'publish')], payloads, bodies, deliver_after, priority,
         tenant, headers, ttl_seconds, dedup_key,
-        deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys
+        deliver_afters, priorities, tenants, headers_list, ttls, dedup_keys, null, null
     ));
 end
 $$;
@@ -261,6 +271,12 @@ begin
             /*insert_small_message*/
         end if;
     end if;
+    if /*large_message*/ then
+        return (penstock._publish(
+            null, penstock._queues_of_topic(topic_name), null, null, deliver_after, priority, tenant, headers,
+            ttl_seconds, dedup_key, null, null, null, null, null, null, payload, body
+        ))[1];
+    end if;
     return penstock.publish_messages(
         topic_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
         tenant, headers,
@@ -307,6 +323,12 @@ begin
         if found then
             /*insert_small_message*/
         end if;
+    end if;
+    if /*large_message*/ then
+        return (penstock._publish(
+            queue_name, array[penstock._queue_id(queue_name, 'publish')], null, null, deliver_after, priority, tenant,
+            headers, ttl_seconds, dedup_key, null, null, null, null, null, null, payload, body
+        ))[1];
     end if;
     return penstock.send_messages(
         queue_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
@@ -485,11 +507,13 @@ comment on function penstock._put_waiting is
     'Inserts messages that may not be ready yet into waiting. Returns for each message whether it waits.';
 
 -- The lock order: the locks of all queues by id, then the ids, then the floors (floors.sql).
+-- large_payload, large_body: the only message, instead of payloads and bodies. A value in a list would be copied by
+-- each step, and one message may have 256 MB.
 create or replace function penstock._publish(
     queue_name text, queue_ids int[], payloads jsonb[], bodies bytea[], deliver_after timestamptz, priority int,
     tenant text,
     headers jsonb, ttl_seconds int, dedup_key text, deliver_afters timestamptz[], priorities int[], tenants text[],
-    headers_list jsonb[], ttls int[], dedup_keys text[]
+    headers_list jsonb[], ttls int[], dedup_keys text[], large_payload jsonb, large_body bytea
 ) returns bigint[]
 language plpgsql
 as $$
@@ -497,7 +521,8 @@ as $$
 declare
     inline_limit constant int := 1500;
     now timestamptz := penstock.clock();
-    n int := coalesce(cardinality(payloads), cardinality(bodies));
+    is_large boolean := large_payload is not null or large_body is not null;
+    n int := case when is_large then 1 else coalesce(cardinality(payloads), cardinality(bodies)) end;
     is_uniform boolean := deliver_afters is null and priorities is null and tenants is null and headers_list is null
         and ttls is null
         and dedup_keys is null and dedup_key is null;
@@ -553,7 +578,10 @@ begin
     if n = 0 then
         return '{}';
     end if;
-    if coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
+    if is_large then
+        largest := coalesce(octet_length(large_body), pg_column_size(array[large_payload]));
+        large := '{true}';
+    elsif coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
         select max(m.size) into largest
         from (
             select coalesce(pg_column_size(p.payload), octet_length(p.body)) as size
@@ -586,7 +614,13 @@ begin
             order by x.n
         );
     end if;
-    if largest > inline_limit then
+    if is_large then
+        if new_ids[1] is not null and cardinality(queue_ids) > 0 then
+            insert into penstock.payload_references (payload_id, queue_id)
+            select new_ids[1], q.id from unnest(queue_ids) q(id);
+            insert into penstock.payloads (id, payload, body) values (new_ids[1], large_payload, large_body);
+        end if;
+    elsif largest > inline_limit then
         with sized as materialized (
             select m.id, m.payload, m.body
             from unnest(new_ids, payloads, bodies) m(id, payload, body)
@@ -627,7 +661,11 @@ begin
                     'Or raise max_payload_bytes (at most 256000000).';
         end if;
         if longest is null and coalesce(largest, inline_limit) > payload_limit / 10000 then
-            longest := coalesce(penstock._text_bytes(coalesce(measured, payloads)), 0);
+            longest := coalesce(
+                case when is_large then penstock._text_size(large_payload)
+                    else penstock._text_bytes(coalesce(measured, payloads)) end,
+                0
+            );
         end if;
         if longest > payload_limit then
             raise exception using
