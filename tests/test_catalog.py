@@ -268,7 +268,7 @@ SIGNATURES = {
         sees_all_sessions, autovacuum, track_counts, max_connections, reserved_connections,
         used_connections, database_limit, database_connections, role_limit, role_connections,
         client_names, client_counts, notify_usage, oldest_database, oldest_age,
-        oldest_multixact_age, archive_failed_at)""",
+        oldest_multixact_age, archive_failed_at, max_locks_per_transaction)""",
     ),
     "diagnose_holders": (
         "",
@@ -289,7 +289,7 @@ SIGNATURES = {
     "diagnose_engine": (
         "",
         """(maintained_at, installed_at, clock_offset_seconds, clock_body, queue_count, days_ahead,
-        sequence_name, sequence_used)""",
+        sequence_name, sequence_used, largest_topic, largest_topic_queue_count)""",
     ),
     "diagnose_queues": (
         "",

@@ -56,6 +56,7 @@ class ServerDiagnosis:
     oldest_age: int
     oldest_multixact_age: int
     archive_failed_at: datetime | None
+    max_locks_per_transaction: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ class EngineDiagnosis:
     not recorded); None: never. installed_at: when this version was installed. clock_offset_seconds: by how
     much penstock.clock() is ahead of the server's clock. clock_body: its source. days_ahead: for how many
     days partitions of the history exist. sequence_name, sequence_used: the most used sequence, and its used
-    share, 0 to 1.
+    share, 0 to 1. largest_topic: the topic with the most queues; None if no topic has a queue.
     """
 
     maintained_at: datetime | None
@@ -147,6 +148,8 @@ class EngineDiagnosis:
     days_ahead: int | None
     sequence_name: str | None
     sequence_used: float | None
+    largest_topic: str | None
+    largest_topic_queue_count: int | None
 
 
 @dataclass(frozen=True, slots=True)

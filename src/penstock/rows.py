@@ -326,6 +326,7 @@ SERVER_DIAGNOSIS = Columns(
         _array("client_counts"),
         *_plain("notify_usage", "oldest_database", "oldest_age", "oldest_multixact_age"),
         _time("archive_failed_at"),
+        *_plain("max_locks_per_transaction"),
     ),
 )
 
@@ -361,7 +362,7 @@ ENGINE_DIAGNOSIS = Columns(
     (
         *map(_time, ("maintained_at", "installed_at")),
         *_plain("clock_offset_seconds", "clock_body", "queue_count", "days_ahead"),
-        *_plain("sequence_name", "sequence_used"),
+        *_plain("sequence_name", "sequence_used", "largest_topic", "largest_topic_queue_count"),
     ),
 )
 

@@ -21,7 +21,7 @@ def test_a_healthy_database(patient: Patient, queue: penstock.Client) -> None:
     queue.send("billing", 1, delay=60)
     found = patient.findings()
     assert [finding for finding in found if finding.status != "ok"] == []
-    assert len({finding.check for finding in found}) == 29
+    assert len({finding.check for finding in found}) == 30
 
 
 def test_messages_that_no_consumer_claims(patient: Patient, queue: penstock.Client) -> None:

@@ -249,6 +249,24 @@ def test_connections_near_the_limit(small: Server) -> None:
         finds("problem", "the server: 7 of 7 connections are in use. Most of them: 6 greedy of postgres")
 
 
+def test_a_topic_with_more_queues_than_the_server_has_locks_for(small: Server) -> None:
+    patient = Patient(small.dsn())
+    assert patient.one("fan-out").status == "ok"
+    with psycopg.connect(small.dsn(), autocommit=True) as connection:
+        connection.execute("select penstock.create_topic('wide')")
+        create = (
+            "select count(penstock.create_queue('wide' || n, 'wide')) from generate_series(%s::int, %s) n"
+        )
+        connection.execute(create, [1, 128])
+        assert "wide has 128 queues" in patient.one("fan-out").found
+        connection.execute(create, [129, 200])
+        found = patient.one("fan-out")
+        assert (found.status, found.subject) == ("warning", "topic wide")
+        assert "room for 6 such transactions" in found.found
+        assert found.command == "alter system set max_locks_per_transaction = 100;"
+        connection.execute("select penstock.delete_topic('wide')")
+
+
 def test_a_listener_that_does_not_listen(small: Server) -> None:
     patient = Patient(small.dsn())
     assert patient.one("notify").status == "ok"

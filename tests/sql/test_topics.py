@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 
 from .bad_input import Bad, expect
 from .engine import Engine
@@ -90,3 +91,41 @@ def test_create_and_delete_belong_to_the_callers_transaction(
 )
 def test_bad_input(house: Engine, bad: Bad) -> None:
     bad.check(house)
+
+
+def test_a_message_of_a_topic_reaches_queues_of_every_kind(engine: Engine) -> None:
+    """Queues without tenants get it by one statement, the others one by one."""
+    engine.topic("t", "plain")
+    engine.queue("other", topic_name="t")
+    engine.queue("brief", topic_name="t", message_ttl_seconds=60)
+    engine.queue("small", topic_name="t", max_payload_bytes=1000)
+    engine.queue("shared", topic_name="t")
+    engine.queue("capped", topic_name="t", tenant_max_active=1)
+    engine.queue("paused", topic_name="t")
+    engine.value("pause_queue", "paused")
+    engine.send("shared", tenant="a")
+    engine.take("shared")
+    ids = engine.values("publish_messages", "t", [Jsonb(1), Jsonb([2])], headers=Jsonb({"h": 1}), priority=1)
+    for queue in ("plain", "other", "brief", "small", "shared"):
+        taken = engine.take_many(queue, 10)
+        assert [(row.message_id, row.payload) for row in taken] == [(ids[0], 1), (ids[1], [2])], queue
+        assert {(row.priority, str(row.headers)) for row in taken} == {(1, "{'h': 1}")}
+    assert engine.take("capped").message_id == ids[0]
+    assert set(engine.states("paused").values()) == {"ready"}
+    brief = engine.query("select id from penstock.queues where name = 'brief'")
+    assert engine.query("select distinct queue_id from penstock.active where expires_at > now()") == brief
+    engine.values("publish_messages", "t", None, bodies=[b"body"])
+    assert [engine.take(queue).body for queue in ("plain", "small", "shared")] == [b"body"] * 3
+    with engine.refused("PN005", '"small"'):
+        engine.publish("t", "x" * 1200)
+    assert engine.nothing_to_take("plain")
+
+
+def test_a_publish_to_many_queues_reads_few_blocks_for_each(engine18: Engine) -> None:
+    engine18.value("create_topic", "t")
+    engine18.query("select count(penstock.create_queue('q' || n, 't')) from generate_series(1, 200) n")
+    engine18.connection.execute("analyze penstock.queues")
+    engine18.publish("t")
+    explain = "explain (analyze, buffers, format json) select penstock.publish_message('t', '1')"
+    plan = engine18.query(explain)[0][0][0]["Plan"]
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 4 * 200

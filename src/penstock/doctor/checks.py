@@ -33,6 +33,7 @@ CHECKS = (
     Check("pooler", "whether PgBouncer or its like is in between", installation.pooler),
     Check("clock", "clocks that differ, and a clock of the queues that was moved", installation.clock),
     Check("connections", "connections near a limit", server.connections),
+    Check("fan-out", "topics with more queues than the server has locks for", server.fan_out),
     Check("held-vacuum", "sessions that hold back vacuum", vacuum.held_vacuum),
     Check("autovacuum", "autovacuum that is off, for all or for a table", vacuum.autovacuum),
     Check("dead-rows", "tables with many dead rows", vacuum.dead_rows),

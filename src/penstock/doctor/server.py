@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from penstock.wording import ago, count
@@ -10,7 +11,7 @@ from .facts import Facts, known
 from .findings import Finding, Limits, literal, ok, size
 from .holders import describe
 
-__all__ = ["connections", "notify", "sequences", "wal"]
+__all__ = ["connections", "fan_out", "notify", "sequences", "wal"]
 
 # Parts of what there is.
 CONNECTIONS, CONNECTIONS_BAD = 0.8, 0.95
@@ -48,6 +49,27 @@ def connections(facts: Facts, _limits: Limits) -> Iterator[Finding]:
     if all(used < CONNECTIONS * most for _, used, most in limits):
         _, used, most = limits[0]
         yield ok("connections", f"{used} of {most} in use.")
+
+
+def fan_out(facts: Facts, _limits: Limits) -> Iterator[Finding]:
+    """A publish holds a lock for each queue of the topic. All sessions share the server's table of locks."""
+    server, engine = known(facts.server), known(facts.engine)
+    queues, topic = engine.largest_topic_queue_count or 0, engine.largest_topic
+    room = 2 * server.max_locks_per_transaction * server.max_connections
+    if queues * server.max_connections <= room:
+        found = f"{topic} has {count(queues, 'queue')}" if topic is not None else "no topic has a queue"
+        yield ok("fan-out", f"The largest topic fits the server's table of locks: {found}.")
+        return
+    yield Finding(
+        "fan-out",
+        "warning",
+        f"topic {topic}",
+        f"It has {queues} queues, and a publish holds a lock for each until its transaction ends. The server "
+        f"has room for {room // queues} such transactions at a time, and allows {server.max_connections} "
+        "connections. Beyond that, publishing fails (out of shared memory).",
+        "Commit soon after a publish, or raise the setting (with a restart of the server):",
+        f"alter system set max_locks_per_transaction = {math.ceil(queues / 2)};",
+    )
 
 
 def notify(facts: Facts, _limits: Limits) -> Iterator[Finding]:

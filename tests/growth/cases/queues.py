@@ -34,7 +34,22 @@ def _references(sql: Connection, size: int) -> None:
     sql.execute("analyze")
 
 
+def _topic(sql: Connection, size: int) -> None:
+    sql.execute("select penstock.create_topic('t')")
+    sql.execute("select count(penstock.create_queue('q' || n, 't')) from generate_series(1, %s) n", [size])
+    sql.execute("analyze")
+
+
 CASES = [
+    Case(
+        name="publish_message()",
+        grows="queues of the topic",
+        law="linear",
+        build=_topic,
+        call="select penstock.publish_message('t', '1')",
+        sizes=(50, 500),
+        most=20,
+    ),
     Case(
         name="maintain()",
         grows="queues",

@@ -29,7 +29,8 @@ as $$
         array(select b.name from busiest b), array(select b.n from busiest b),
         pg_notification_queue_usage(),
         oldest.datname::text, oldest.age, (select max(mxid_age(x.datminmxid))::bigint from pg_database x),
-        (select case when a.last_failed_time > coalesce(a.last_archived_time, '-infinity') then a.last_failed_time end from pg_stat_archiver a)
+        (select case when a.last_failed_time > coalesce(a.last_archived_time, '-infinity') then a.last_failed_time end from pg_stat_archiver a),
+        current_setting('max_locks_per_transaction')::int
     from pg_database d
     cross join pg_roles r
     cross join (select x.datname, age(x.datfrozenxid)::bigint as age from pg_database x order by 2 desc limit 1) oldest
@@ -225,8 +226,13 @@ as $$
             select max(to_date(right(c.relname, 8), 'YYYYMMDD')) - (penstock.clock() at time zone 'UTC')::date from pg_inherits i join pg_class c on c.oid = i.inhrelid
             where i.inhparent = 'penstock.done'::regclass and c.relname ~ '^done_[0-9]{8}$'
         ),
-        s.name, s.used
+        s.name, s.used, t.name, t.n
     from (select 1) one
+    left join lateral (
+        select t.name, g.n from (select q.topic_id, count(*) as n from penstock.queues q where q.topic_id is not null group by 1) g
+        join penstock.topics t on t.id = g.topic_id
+        order by g.n desc, t.name limit 1
+    ) t on true
     left join lateral (
         select c.relname::text as name, pg_sequence_last_value(c.oid)::float8 / q.seqmax as used
         from pg_class c join pg_sequence q on q.seqrelid = c.oid
@@ -237,7 +243,8 @@ $$;
 comment on function penstock.diagnose_engine is
     'Returns one row about the engine: the last full run of maintain() (null: never), the time of installation, the '
     'offset of penstock.clock() in seconds and its source, and the number of queues. days_ahead: days for which '
-    'done has partitions (null: none). sequence_name: the most used sequence (sequence_used: 0 to 1).';
+    'done has partitions (null: none). sequence_name: the most used sequence (sequence_used: 0 to 1). '
+    'largest_topic: the topic with the most queues (null: no topic has a queue).';
 
 -- Searches range by range, so that the function can stop in time. The range grows tenfold after each fast step.
 create or replace function penstock._probe_head(

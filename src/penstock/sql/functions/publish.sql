@@ -538,6 +538,8 @@ declare
     default_ttl int;
     payload_limit int;
     default_ttls int[];
+    plain_ids int[];
+    watched text[];
     ignored text;
 begin
     if n is null then
@@ -643,7 +645,32 @@ begin
         ) m;
     end if;
 
+    -- One statement for all queues of a topic without tenants, if each would take these messages as they are. Small
+    -- payloads need no measurement where the limit is 15 MB or more (_text_bytes).
+    if cardinality(queue_ids) > 1 and is_uniform and tenant is null and coalesce(largest, 0) <= inline_limit
+        and coalesce(deliver_after <= now, true) and current_setting('transaction_isolation') = 'read committed'
+    then
+        with plain as materialized (
+            select q.id, q.name, q.notify and q.paused_at is null as notify, q.message_ttl_seconds
+            from penstock.queues q
+            where q.id = any(queue_ids) and q.tenants_from is null and q.tenant_max_active is null
+                and q.max_payload_bytes >= 10000 * inline_limit
+        ), inserted as (
+            insert into penstock.ready
+                (
+                    queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, expires_at, tenant,
+                    headers, payload, body
+                )
+            select
+                q.id, priority, m.id, m.id, 0, false, false, now,
+                now + make_interval(secs => coalesce(ttl_seconds, q.message_ttl_seconds)), '', headers, m.payload, m.body
+            from plain q cross join unnest(ids, payloads, bodies) m(id, payload, body)
+        )
+        select array_agg(q.id), array_agg(q.name) filter (where q.notify) into plain_ids, watched from plain q;
+        perform penstock._wake(w.name, ids[1]) from unnest(watched) w(name);
+    end if;
     foreach queue_id in array queue_ids loop
+        continue when queue_id = any(plain_ids);
         default_ttl := default_ttls[array_position(queue_ids, queue_id)];
         select q.name, q.notify and q.paused_at is null, q.max_payload_bytes into name, notify, payload_limit from penstock.queues q
         where q.id = queue_id;

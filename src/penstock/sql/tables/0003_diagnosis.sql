@@ -25,7 +25,8 @@ create type penstock.server_diagnosis as (
     oldest_database text,
     oldest_age bigint,
     oldest_multixact_age bigint,
-    archive_failed_at timestamptz
+    archive_failed_at timestamptz,
+    max_locks_per_transaction int
 );
 create type penstock.holder as (
     kind text,
@@ -77,7 +78,9 @@ create type penstock.engine_diagnosis as (
     queue_count bigint,
     days_ahead int,
     sequence_name text,
-    sequence_used float8
+    sequence_used float8,
+    largest_topic text,
+    largest_topic_queue_count bigint
 );
 create type penstock.queue_diagnosis as (
     queue_id bigint,
