@@ -212,8 +212,16 @@ as $$
 #variable_conflict use_variable
 begin
     if keys is not null then
-        delete from penstock.dedup d using unnest(keys, ids) k(key, id)
-        where d.queue_id = queue_id and d.key = k.key and d.id = k.id;
+        -- A search for each key, whatever the statistics say. A row of dedup is never updated: its ctid stays.
+        delete from penstock.dedup d
+        where d.ctid = any(array(
+            select x.row
+            from unnest(keys, ids) k(key, id)
+            cross join lateral (
+                select d.ctid as row from penstock.dedup d where d.queue_id = queue_id and d.key = k.key and d.id = k.id
+                offset 0
+            ) x
+        ));
     end if;
 end
 $$;
