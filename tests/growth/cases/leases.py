@@ -35,7 +35,7 @@ def _others(sql: Connection, size: int) -> None:
 
 SLICE = """select s.is_done
     from penstock.queues q
-    cross join penstock._sweep(q.id, 'q', false, false, false, most => 1000, until => clock_timestamp()) s
+    cross join penstock._sweep(q.id, 'q', false, false, most => 1000, until => clock_timestamp()) s
     where q.name = 'q'"""
 
 
