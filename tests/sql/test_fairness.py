@@ -379,7 +379,7 @@ def test_fairness_holds_under_a_cap(engine18: Engine) -> None:
 def test_ranks_from_the_floor_alone_would_not_be_fair(sql18: psycopg.Connection[Any], send: Send) -> None:
     """The fault that the rank of the first in line mends: the greedy one comes in at the floor each time."""
     with sql18.transaction(force_rollback=True):
-        rewrite(sql18, "_next_ranks", "select r.rank - 1 from", "select p.floor from")
+        rewrite(sql18, "_next_ranks", "select r.rank - 1", "select p.floor")
         rewrite(sql18, "send_messages", "coalesce(r.rank - 1, f.ranks[", "coalesce(null, f.ranks[")
         engine = Engine(sql18)
         engine.queue("q", retain_completed_seconds=0)

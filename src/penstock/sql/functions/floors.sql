@@ -54,7 +54,7 @@ comment on function penstock._first_rank is 'The rank of the first ready message
 
 -- In a queue without tenants the rank of a new message is its id. No other row has to be read for it: a session draws
 -- the id under the queue's lock, so the id is above every floor, under every isolation level.
--- In a queue with tenants a new message gets the baseline rank plus one. The baseline is the rank before the first
+-- In a queue with tenants a new message gets the baseline rank plus one (_first_rank() is written out in it). The baseline is the rank before the first
 -- ready message (_next_ranks), or the last rank of the tenant if that is higher. So a tenant without ready messages
 -- enters next to the first message, however many messages another tenant sends. Messages from before the first tenant
 -- are served first: the baseline is at least tenants_from, which is above their ranks. It does not go back to
@@ -66,7 +66,16 @@ language sql stable
 as $$
     select array_agg(
         coalesce(
-            penstock._first_rank(_next_ranks.queue_id, (p.n - 1)::smallint, greatest(p.floor, tenants_from + 1)) - 1,
+            (
+                select r.rank - 1
+                from (
+                    select r.rank, r.ranked_by_tenant from penstock.ready r
+                    where r.queue_id = _next_ranks.queue_id and r.priority = p.n - 1
+                        and r.rank >= greatest(p.floor, tenants_from + 1)
+                    order by r.rank, r.id limit 100
+                ) r
+                where r.ranked_by_tenant limit 1
+            ),
             p.floor
         ) order by p.n
     )
@@ -109,14 +118,14 @@ language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
-    head bigint := (
-        select r.rank from penstock.ready r
-        where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank
-        order by r.rank, r.id limit 1
-    );
+    head bigint;
+    is_head_ranked boolean;
     last bigint;
     ranks bigint[];
 begin
+    select r.rank, r.ranked_by_tenant into head, is_head_ranked from penstock.ready r
+    where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank
+    order by r.rank, r.id limit 1;
     if to_front and not ranked_by_tenant then
         return array_fill(head, array[n]);
     end if;
@@ -127,12 +136,10 @@ begin
         order by r.rank desc limit 1
     );
     if ranked_by_tenant and coalesce(head > tenants_from, true) then
-        return array(
-            select 1 + coalesce(
-                last, penstock._first_rank(queue_id, priority, greatest(floor_rank, tenants_from + 1)), head, floor_rank
-            ) + i
-            from generate_series(0, n - 1) i
-        );
+        if not is_head_ranked then
+            head := coalesce(penstock._first_rank(queue_id, priority, head), head);
+        end if;
+        return array(select 1 + coalesce(last, head, floor_rank) + i from generate_series(0, n - 1) i);
     end if;
     ranks := array(
         select r.rank from penstock.ready r
