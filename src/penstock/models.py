@@ -142,8 +142,8 @@ class QueueStatistics:
     waiting_count: pending ones whose tenant is at tenant_max_active. processing_count: leased to a consumer.
     completed_count: done and still kept. total_count: pending, processing and completed. dead_count: dead
     letters. oldest_pending_seconds: how long ago the oldest pending one was published. priority, tenant: the
-    part of a breakdown that is counted. is_estimate: whether the counts are estimates, or other tenants may
-    have more; only in a breakdown of a long backlog.
+    part of a breakdown that is counted. is_estimate: whether counts are estimates (those beyond 10,000), or
+    other tenants may have more.
 
     Counts that a breakdown does not have are None.
     """

@@ -88,6 +88,14 @@ def test_an_estimate_says_that_it_is_one(inside: Inside, busy: penstock.Client) 
     busy.send_many("long", [1] * 1000, tenant="acme")
     assert estimates() == {("busy", "no"), ("long", "yes")}
     assert "ESTIMATE" not in inside("stats").ok().out
+    assert "ESTIMATE" not in inside("queue", "list").ok().out
+    busy.send_many("long", [1] * 10000)
+    for command in (("stats",), ("queue", "list")):
+        heading, *lines = inside(*command).ok().out.splitlines()
+        assert heading.split()[-1] == "ESTIMATE"
+        assert {(line.split()[0], line.split()[-1]) for line in lines} >= {("busy", "no"), ("long", "yes")}
+    assert "estimates" in inside("queue", "show", "long").ok().out
+    assert "estimates" not in inside("queue", "show", "busy").ok().out
 
 
 def test_nothing_to_count_and_mistakes(inside: Inside) -> None:

@@ -176,6 +176,13 @@ def test_what_came_in_is_what_is_there_and_what_went_out() -> None:
     assert len(history.of("q").incoming) == 0
 
 
+def test_an_estimate_gives_no_rate_of_what_comes_in() -> None:
+    history = History()
+    history.add(make_snapshot(0, make_queue("q", pending_count=20_000, is_estimate=True)))
+    history.add(make_snapshot(2, make_queue("q", pending_count=20_500, completed_count=4, is_estimate=True)))
+    assert (history.of("q").now.incoming, history.of("q").now.outgoing) == (None, 2.0)
+
+
 @pytest.mark.parametrize(
     ("queue", "state"),
     [

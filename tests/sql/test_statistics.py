@@ -242,10 +242,111 @@ def test_a_tenant_with_a_little_everywhere_may_have_the_most(engine: Engine) -> 
 # Beyond what is counted.
 
 
-def test_the_whole_is_no_estimate(engine: Engine) -> None:
+@pytest.mark.parametrize(("count", "is_estimate"), [(9999, False), (10000, True)])
+def test_of_the_whole_10000_are_an_estimate(engine: Engine, count: int, is_estimate: bool) -> None:
     engine.queue("q")
-    engine.send_many("q", [1] * 10001)
-    assert engine.statistics("q").is_estimate is False
+    engine.send_many("q", [1] * count)
+    found = engine.statistics("q")
+    assert (found.pending_count, found.is_estimate) == (count, is_estimate)
+
+
+def fill(engine: Engine, table: str, queue: str, ids: range, columns: dict[str, str]) -> None:
+    """Rows past the API, with these ids."""
+    columns = {
+        **{"queue_id": "q.id", "id": "i", "priority": "2", "attempts": "0", "tenant": "''", "payload": "'1'"},
+        **{"published_at": "clock_timestamp()", **columns},
+    }
+    engine.query(
+        f"""insert into penstock.{table} ({", ".join(columns)}) select {", ".join(columns.values())}
+        from penstock.queues q, generate_series(%s::int8, %s) i where q.name = %s returning 1""",
+        ids[0],
+        ids[-1],
+        queue,
+    )
+
+
+LATER = "clock_timestamp() + interval '1 hour'"
+STATES = {
+    "ready": ("pending_count", {"rank": "i", "large": "false", "ranked_by_tenant": "false"}),
+    "waiting": (
+        "waiting_count",
+        {"sweep_queue_id": "q.id", "rank": "i", "large": "false", "redelivered": "false"},
+    ),
+    "scheduled": ("delayed_count", {"sweep_queue_id": "q.id", "large": "false", "due_at": LATER}),
+    "active": (
+        "processing_count",
+        {
+            **{"sweep_queue_id": "q.id", "large": "false", "vt": LATER, "token": "'me'"},
+            **{"claimed_at": "clock_timestamp()"},
+        },
+    ),
+    "dead": (
+        "dead_count",
+        {"sweep_queue_id": "q.id", "large": "false", "reason": "'failed'", "moved_at": "clock_timestamp()"},
+    ),
+    "done": (
+        "completed_count",
+        {"completed_at": "clock_timestamp()", "claimed_at": "clock_timestamp()", "token": "'me'"},
+    ),
+}
+
+
+@pytest.mark.parametrize("state", list(STATES))
+def test_long_states_are_estimated(engine18: Engine, state: str) -> None:
+    """60,000 messages in bursts, between those of another queue; a small queue is exact beside them."""
+    field, columns = STATES[state]
+    for queue in ("q", "other", "small"):
+        engine18.queue(queue)
+    for start in range(0, 120_000, 2000):
+        fill(engine18, state, "q", range(start + 1, start + 1001), columns)
+        fill(engine18, state, "other", range(start + 1001, start + 2001), columns)
+    fill(engine18, state, "small", range(120_001, 120_008), columns)
+    for found in (
+        {row.queue_name: row for row in engine18.rows("get_queue_statistics")},
+        {queue: engine18.statistics(queue) for queue in ("q", "other", "small")},
+    ):
+        for queue in ("q", "other"):
+            assert 45_000 < getattr(found[queue], field) < 75_000
+            assert found[queue].is_estimate
+        assert (getattr(found["small"], field), found["small"].is_estimate) == (7, False)
+
+
+def test_completed_since_is_estimated(engine18: Engine) -> None:
+    engine18.queue("q")
+    _, columns = STATES["done"]
+    old = {**columns, "completed_at": "clock_timestamp() - interval '1 hour'"}
+    fill(engine18, "done", "q", range(1, 60_001), old)
+    fill(engine18, "done", "q", range(60_001, 180_001), columns)
+    for minutes, least, most in ((120, 150_000, 210_000), (30, 95_000, 145_000)):
+        since = engine18.now() - timedelta(minutes=minutes)
+        (found,) = engine18.rows("get_queue_statistics", "q", completed_since=since)
+        assert least < found.completed_count < most
+        assert found.is_estimate
+    (found,) = engine18.rows("get_queue_statistics", "q", completed_since=engine18.now())
+    assert (found.completed_count, found.is_estimate) == (0, False)
+
+
+def test_a_count_of_all_queues_with_many_days(engine18: Engine) -> None:
+    """With 40 partitions the queues are counted together. A small history is exact."""
+    for queue in ("q", "small"):
+        engine18.queue(queue)
+    for week in range(6):
+        engine18.query("select penstock._add_days(clock_timestamp() - make_interval(days => %s))", 7 * week)
+    _, columns = STATES["done"]
+    fill(engine18, "done", "small", range(1, 8), columns)
+    counts = {row.queue_name: row for row in engine18.rows("get_queue_statistics")}
+    assert [(row.completed_count, row.is_estimate) for row in counts.values()] == [(0, False), (7, False)]
+    fill(engine18, "done", "q", range(8, 80_001), columns)
+    with engine18.connection.transaction():
+        counts = {row.queue_name: row for row in engine18.rows("get_queue_statistics")}
+        ((locks,),) = engine18.query(
+            """select count(*) from pg_locks l where l.pid = pg_backend_pid() and l.relation in (
+                select i.inhrelid from pg_inherits i where i.inhparent = 'penstock.done'::regclass
+            )"""
+        )
+    assert locks == 0
+    assert 60_000 < counts["q"].completed_count < 100_000
+    assert {row.is_estimate for row in counts.values()} == {True}
 
 
 @pytest.mark.parametrize(("count", "is_estimate"), [(9999, False), (10000, True)])
@@ -269,11 +370,11 @@ def test_by_tenant_1000_are_an_estimate(engine18: Engine, state: str, count: int
     assert {row.is_estimate for row in by_tenant(engine18, "q").values()} == {is_estimate}
 
 
-def test_a_priority_is_counted_up_to_10000(engine: Engine) -> None:
+def test_a_priority_is_estimated_from_10000_on(engine: Engine) -> None:
     engine.queue("q")
-    for priority, count in ((0, 9999), (1, 10000), (2, 10005)):
+    for priority, count in ((0, 9999), (1, 10000), (2, 20000)):
         engine.send_many("q", [1] * count, priority=priority)
-    assert [row.pending_count for row in by_priority(engine, "q")] == [9999, 10000, 10000, 0]
+    assert [row.pending_count for row in by_priority(engine, "q")] == [9999, 10000, 20000, 0]
 
 
 def test_of_many_tenants_those_with_the_most_are_found(engine: Engine) -> None:

@@ -123,13 +123,12 @@ def purge(session: Session, queue_name: str | None, everything: bool, yes: bool)
     if everything == (queue_name is not None):
         raise click.UsageError("say of which: QUEUE, or --all")
     with session.connect() as queue:
-        there = sum(
-            each.dead_count or 0
-            for each in queue.get_queue_statistics(queue_name, completed_since=queue.clock())
-        )
+        counts = queue.get_queue_statistics(queue_name, completed_since=queue.clock())
+        there = sum(each.dead_count or 0 for each in counts)
+        about = "about " if any(each.is_estimate for each in counts) else ""
         if there:
             whose = "all queues" if queue_name is None else f"queue {queue_name}"
-            confirm(f"Delete {count(there, 'dead letter')} of {whose}?", yes=yes)
+            confirm(f"Delete {about}{count(there, 'dead letter')} of {whose}?", yes=yes)
         purged = queue.purge_dlq(queue_name)
     session.output.done(f"{count(purged, 'dead letter')} deleted", queue_name=queue_name, purged=purged)
 

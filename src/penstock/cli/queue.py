@@ -108,9 +108,10 @@ def list_(session: Session) -> None:
             }
         session.output.json(listed)
         return
+    marked = any(each.is_estimate for each in found_counts)
     session.output.table(
-        HEADINGS,
-        [_row(each, counts.get(each.name)) for each in found],
+        (*HEADINGS, *(("ESTIMATE",) if marked else ())),
+        [_row(each, counts.get(each.name), marked) for each in found],
         empty="There are no queues: penstock queue create NAME",
     )
 
@@ -179,12 +180,13 @@ def purge(session: Session, queue_name: str, completed: bool, yes: bool) -> None
     """
     with session.connect() as client:
         counts = client.get_queue_statistics(queue_name)[0]
+        about = "about " if counts.is_estimate else ""
         if completed:
             there = counts.completed_count or 0
-            what = count(there, "completed message")
+            what = about + count(there, "completed message")
         else:
             there = counts.pending_count + counts.processing_count
-            what = count(there, "unfinished message")
+            what = about + count(there, "unfinished message")
         if there:
             confirm(f"Delete {what} of queue {queue_name}?", yes=yes)
         purged = client.cleanup_queue_messages(queue_name) if completed else client.purge_queue(queue_name)
@@ -201,10 +203,11 @@ def delete(session: Session, queue_name: str, yes: bool) -> None:
         counts = client.get_queue_statistics(queue_name)[0]
         unfinished = counts.pending_count + counts.processing_count
         dead = counts.dead_count or 0
+        about = "about " if counts.is_estimate else ""
         schedules = [each.name for each in client.list_schedules() if each.queue_name == queue_name]
         sends = f" Schedules that send there: {', '.join(schedules)}." if schedules else ""
         confirm(
-            f"Delete queue {queue_name} with {count(unfinished, 'unfinished message')} "
+            f"Delete queue {queue_name} with {about}{count(unfinished, 'unfinished message')} "
             f"and {count(dead, 'dead letter')}?{sends}",
             yes=yes,
         )
@@ -336,6 +339,8 @@ def _shown(found: QueueSettings, counts: QueueStatistics) -> dict[str, Any]:
         "dead": f"{counts.dead_count:,}",
         "oldest pending": age(counts.oldest_pending_seconds),
     }
+    if counts.is_estimate:
+        shown["counts"] = "estimates, where there are 10,000 and more"
     return shown
 
 
@@ -356,10 +361,11 @@ def _shown_settings(found: QueueSettings) -> dict[str, Any]:
     return shown
 
 
-def _row(found: QueueSettings, counts: QueueStatistics | None) -> tuple[Any, ...]:
+def _row(found: QueueSettings, counts: QueueStatistics | None, marked: bool) -> tuple[Any, ...]:
     """Without counts where this role may publish to the queue, but not count its messages."""
     counted: tuple[Any, ...] = (None, None, None, None)
     if counts is not None:
         oldest = age(counts.oldest_pending_seconds)
         counted = (counts.pending_count, counts.processing_count, counts.dead_count, oldest)
-    return (found.name, found.topic_name, *counted, "paused" if found.paused_at else "active")
+    estimate = (None if counts is None else counts.is_estimate,) if marked else ()
+    return (found.name, found.topic_name, *counted, "paused" if found.paused_at else "active", *estimate)

@@ -27,8 +27,8 @@ def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None,
     """Count messages, by queue and state: of QUEUE, or of all.
 
     Pending is all that is still to be delivered: ready, delayed, or waiting because its tenant has its share.
-    ESTIMATE says whether a breakdown of a long backlog is exact: the counts, and with --by tenant which ones
-    have the most.
+    Counts up to 10,000 are exact. ESTIMATE says whether a count is an estimate, or with --by tenant whether
+    other tenants may have more.
     """
     if top is not None and breakdown != "tenant":
         raise click.UsageError("--top is for --by tenant")
@@ -38,15 +38,16 @@ def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None,
         session.output.json([facts(each) for each in found])
         return
     by = () if breakdown is None else (breakdown.upper(),)
-    exact = () if breakdown is None else ("ESTIMATE",)
+    # Without a breakdown most counts are exact.
+    marked = breakdown is not None or any(each.is_estimate for each in found)
     session.output.table(
-        ("QUEUE", *by, *HEADINGS, *exact),
-        [_row(each, breakdown) for each in found],
+        ("QUEUE", *by, *HEADINGS, *(("ESTIMATE",) if marked else ())),
+        [_row(each, breakdown, marked) for each in found],
         empty="There is nothing to count.",
     )
 
 
-def _row(found: QueueStatistics, breakdown: Breakdown | None) -> tuple[Any, ...]:
+def _row(found: QueueStatistics, breakdown: Breakdown | None, marked: bool) -> tuple[Any, ...]:
     by: tuple[Any, ...] = ()
     if breakdown == "priority":
         by = (priority_name(found.priority),)
@@ -62,5 +63,5 @@ def _row(found: QueueStatistics, breakdown: Breakdown | None) -> tuple[Any, ...]
         found.completed_count,
         found.dead_count,
         age(found.oldest_pending_seconds),
-        *(() if breakdown is None else (found.is_estimate,)),
+        *((found.is_estimate,) if marked else ()),
     )

@@ -55,6 +55,11 @@ def _days(sql: Connection, size: int) -> None:
     fill_ready(sql, "other", 1)
 
 
+def _done(sql: Connection, size: int) -> None:
+    sql.execute("select penstock.create_queue('q')")
+    fill_done(sql, "q", size)
+
+
 def _counted(sql: Connection, size: int) -> None:
     sql.execute("select penstock.create_queue('q')")
     fill_ready(sql, "q", size)
@@ -135,14 +140,46 @@ CASES = [
             call=f"select * from penstock.get_message('q', {message_id})",
             sizes=(15, 120),
             most=most,
-            cost=cost,
         )
-        for what, message_id, law, most, blocks in [
-            ("a completed message, the newest", "10 * {size}", "constant", 1.2, True),
-            ("a completed message, an old one", "5 * {size}", "logarithmic", 1.4, True),
-            ("an unknown message, newer than all", _LAST, "constant", 1.2, True),
-            ("an unknown message, older than all", "0", "constant", 0, False),
+        for what, message_id, law, most in [
+            ("a completed message, the newest", "10 * {size}", "constant", 1.2),
+            ("a completed message, an old one", "5 * {size}", "logarithmic", 1.4),
+            ("an unknown message, newer than all", _LAST, "constant", 1.2),
         ]
-        for cost, most in [*([("blocks", most)] if blocks else []), ("locks", 1.0)]
+    ),
+    *(
+        Case(
+            name=f"get_message() of {what}",
+            grows="days that are kept",
+            law="constant",
+            build=_days,
+            call=f"select * from penstock.get_message('q', {message_id})",
+            sizes=(15, 120),
+            most=1.0,
+            cost="locks",
+        )
+        for what, message_id in [("a completed message", "5 * {size}"), ("an unknown message", "0")]
+    ),
+    *(
+        Case(
+            name=f"get_queue_statistics() {what}",
+            grows=grows,
+            law="constant",
+            build=build,
+            call=f"select * from penstock.get_queue_statistics({arguments})",
+            sizes=sizes,
+            most=1.3,
+        )
+        for what, grows, build, arguments, sizes in [
+            ("of a queue", "messages in each state, from 40,000 on", _counted, "'q'", (40_000, 150_000)),
+            ("of all queues", "messages in each state, from 40,000 on", _counted, "", (40_000, 150_000)),
+            (
+                "of all queues, completed since",
+                "messages completed since then, from 110,000 on",
+                _done,
+                "completed_since => '-infinity'",
+                (110_000, 250_000),
+            ),
+        ]
     ),
 ]

@@ -94,6 +94,7 @@ def _facts(place: Place, history: History, lines: list[Line]) -> dict[str, Any]:
                 "delayed_count": line.queue.counts.delayed_count,
                 "waiting_count": line.queue.counts.waiting_count,
                 "dead_count": line.queue.counts.dead_count,
+                "is_estimate": line.queue.counts.is_estimate,
                 "oldest_pending_seconds": line.queue.counts.oldest_pending_seconds,
                 "in_per_second": line.rates.incoming,
                 "out_per_second": line.rates.outgoing,

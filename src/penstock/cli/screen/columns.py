@@ -55,6 +55,11 @@ def _seconds(line: Line) -> float:
     return line.queue.counts.oldest_pending_seconds or 0.0
 
 
+def _pending(line: Line) -> str:
+    counts = line.queue.counts
+    return f"~{amount(counts.pending_count)}" if counts.is_estimate else amount(counts.pending_count)
+
+
 def _or_none(value: float | None) -> float:
     return -1.0 if value is None else value
 
@@ -63,7 +68,7 @@ COLUMNS = (
     Column("name", "QUEUE", 0, 0, lambda at: at.queue.name, lambda at: at.queue.name, descends=False),
     Column(
         "pending", "PENDING", 7, 1,
-        lambda at: amount(at.queue.counts.pending_count), lambda at: at.queue.counts.pending_count,
+        _pending, lambda at: at.queue.counts.pending_count,
     ),
     Column(
         "active", "ACTIVE", 6, 3,

@@ -63,6 +63,7 @@ def _origin(settings: QueueSettings) -> list[Text]:
 def _counts(details: Details) -> list[Text]:
     counts = details.queue.counts
     dead = counts.dead_count or 0
+    estimates = [Text("estimates", "faint")] if counts.is_estimate else []
     return [
         Text.assemble(" pending ", (amount(counts.pending_count), "title")),
         Text.assemble("active ", (amount(counts.processing_count), "title")),
@@ -70,6 +71,7 @@ def _counts(details: Details) -> list[Text]:
         Text.assemble("waiting ", (amount(counts.waiting_count), "title")),
         Text.assemble("dead ", (amount(dead), "bad" if dead else "title")),
         Text.assemble("oldest ", (brief(counts.oldest_pending_seconds), "title")),
+        *estimates,
     ]
 
 

@@ -98,10 +98,15 @@ class History:
 
 
 def _rates(before: Queue | None, now: Queue, seconds: float) -> Rates:
-    """What came in is what is there now, with what went out, less what was there before."""
+    """What came in is what is there now, with what went out, less what was there before.
+
+    Not known where that is an estimate: the difference of two estimates says nothing.
+    """
     if before is None or before.settings.id != now.settings.id or not now.keeps_history:
         return UNKNOWN
     completed = now.counts.completed_count or 0
+    if before.counts.is_estimate or now.counts.is_estimate:
+        return Rates(None, completed / seconds)
     came = _unfinished(now) + completed - _unfinished(before)
     return Rates(max(0, came) / seconds, completed / seconds)
 

@@ -1,15 +1,126 @@
 -- Statistics: how many messages are in each state, by queue, priority or tenant.
 
--- Scans start at the floor in ready and waiting, and at the last sweep in active and scheduled: before these points
--- the indexes hold dead entries only.
-create or replace function penstock._statistics(
-    queue_id int, queue_name text, at timestamptz, completed bigint
-) returns penstock.queue_statistics
+-- Every count is exact up to 10,000 rows of a state (and priority). Beyond it is an estimate, at a bounded cost: from
+-- the ranks in ready and waiting, from a sample of blocks in the other tables.
+
+-- The size takes no lock that stays.
+create or replace function penstock._size_of_done(since timestamptz, out blocks bigint, out days int)
+language sql stable
+as $$
+    select coalesce(sum(pg_relation_size(i.inhrelid)), 0)::bigint / current_setting('block_size')::int, count(*)::int
+    from pg_inherits i
+    where i.inhparent = 'penstock.done'::regclass
+        and coalesce(right(i.inhrelid::regclass::text, 8) >= to_char(since at time zone 'UTC', 'YYYYMMDD'), true)
+$$;
+comment on function penstock._size_of_done is
+    'How many blocks and partitions done has: all of them, or those of messages completed after a time.';
+
+-- All blocks of a small table: then the counts are exact. The same blocks in each call, so that the counts do not jump.
+-- An exception ends the count, because the rollback releases the locks on the partitions of done.
+create or replace function penstock._sample(table_name text, blocks bigint, since timestamptz default null) returns jsonb
+language plpgsql stable
+set enable_hashagg = on
+as $$
+declare
+    percent real := least(100, 100.0 * 500 / greatest(blocks, 1));
+    counts jsonb;
+begin
+    execute format(
+        'select coalesce(jsonb_object_agg(x.queue_id, x.n), ''{}'')
+        from (
+            select t.queue_id, (count(*) * 100 / $1)::bigint as n
+            from penstock.%I t tablesample system ($1) repeatable (1) %s group by t.queue_id
+        ) x',
+        table_name, case when since is not null then 'where t.completed_at > $2' else '' end
+    )
+    into counts using percent, since;
+    raise exception 'counted';
+exception
+    when raise_exception then return counts;
+end
+$$;
+comment on function penstock._sample is
+    'The number of rows of each queue in a table, by the id of the queue: exact up to 500 blocks, else an estimate from '
+    'about 500 blocks. since: only messages completed after a time.';
+
+create or replace function penstock._add_sample(samples jsonb, table_name text) returns jsonb
+language sql stable
+as $$
+    select case
+        when samples ? table_name then samples
+        else samples || jsonb_build_object(
+            table_name,
+            penstock._sample(
+                table_name,
+                case when table_name = 'done' then (penstock._size_of_done(null)).blocks
+                else pg_relation_size('penstock.' || table_name) / current_setting('block_size')::int end
+            )
+        )
+    end
+$$;
+comment on function penstock._add_sample is 'The samples of tables with that of another table, unless it is among them.';
+
+-- Ten rows at each of 100 ranks, evenly spread: their density is an estimate of the rows up to the next rank. Rows that
+-- were deleted do not count, however many blocks they keep occupied.
+create or replace function penstock._estimate_ready(queue_id int, priority int, floor_rank bigint) returns bigint
 language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
-    counted penstock.queue_statistics;
+    head bigint;
+    tail bigint;
+begin
+    select r.rank into head from penstock.ready r
+    where r.queue_id = queue_id and r.priority = priority and r.rank >= floor_rank order by r.rank, r.id limit 1;
+    select r.rank into tail from penstock.ready r
+    where r.queue_id = queue_id and r.priority = priority and r.rank >= head order by r.rank desc, r.id desc limit 1;
+    return (
+        select sum(p.width * x.n / (x.last - p.start + 1))
+        from (
+            select head + ((tail - head) * (n::numeric / 100))::bigint as start, (tail - head + 1) / 100.0::float8 as width
+            from generate_series(0, 99) n
+        ) p
+        cross join lateral (
+            select count(*) as n, max(r.rank) as last
+            from (
+                select r.rank from penstock.ready r
+                where r.queue_id = queue_id and r.priority = priority and r.rank >= p.start
+                order by r.rank, r.id limit 10
+            ) r
+        ) x
+        where x.n > 0
+    );
+end
+$$;
+comment on function penstock._estimate_ready is 'Estimates how many messages of a priority are ready.';
+
+-- The rollback releases the locks on the partitions.
+create or replace function penstock._count_done(queue_id int, most int) returns bigint
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    n bigint;
+begin
+    select count(*) into n from (select from penstock.done d where d.queue_id = queue_id limit most) d;
+    raise exception 'counted';
+exception
+    when raise_exception then return n;
+end
+$$;
+comment on function penstock._count_done is 'Counts the completed messages of a queue, up to a limit.';
+
+-- Scans start at the floor in ready and waiting, and at the last sweep in active and scheduled: before these points
+-- the indexes hold dead entries only.
+create or replace function penstock._statistics(
+    queue_id int, queue_name text, at timestamptz, completed bigint, completed_is_estimate boolean,
+    inout samples jsonb, out counted penstock.queue_statistics
+)
+language plpgsql stable
+as $$
+#variable_conflict use_variable
+declare
+    most constant int := 10000;
     ranks bigint[];
     from_rank bigint;
     since timestamptz;
@@ -18,11 +129,15 @@ declare
     oldest timestamptz;
     first timestamptz;
 begin
+    counted.is_estimate := completed_is_estimate;
     select f.ranks, f.waiting_rank, penstock._sweep_from(at, f) into ranks, from_rank, since
     from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1;
     for p in 0..3 loop
-        select count(*) into n from penstock.ready r where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1];
-        ready := ready + n;
+        select count(*) into n
+        from (
+            select from penstock.ready r where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1]
+            order by r.rank, r.id limit most
+        ) r;
         if n > 0 then
             select min(h.published_at) into first
             from (
@@ -32,11 +147,16 @@ begin
             ) h;
             oldest := least(oldest, first);
         end if;
+        if n = most then
+            n := greatest(n, penstock._estimate_ready(queue_id, p, ranks[p + 1]));
+            counted.is_estimate := true;
+        end if;
+        ready := ready + n;
     end loop;
     select count(*) into counted.waiting_count
     from (
         select from penstock.waiting w
-        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank
+        where w.queue_id = queue_id and w.sweep_queue_id = queue_id and w.rank >= from_rank order by w.rank limit most
     ) w;
     if counted.waiting_count > 0 then
         select min(h.published_at) into first
@@ -46,44 +166,88 @@ begin
         ) h;
         oldest := least(oldest, first);
     end if;
+    if counted.waiting_count = most then
+        select greatest(most, sum(w.estimate)::bigint) into counted.waiting_count
+        from penstock._sample_waiting(queue_id, from_rank) w;
+        counted.is_estimate := true;
+    end if;
     select count(*), min(s.published_at) into counted.delayed_count, first
-    from generate_series(0, 3) p
-    cross join lateral (
-        select s.published_at from penstock.scheduled s
-        where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since order by s.due_at
+    from (
+        select s.published_at from generate_series(0, 3) p
+        cross join lateral (
+            select s.published_at from penstock.scheduled s
+            where s.queue_id = queue_id and s.sweep_queue_id = queue_id and s.priority = p and s.due_at > since
+            order by s.due_at limit most
+        ) s
+        limit most
     ) s;
+    if counted.delayed_count = most then
+        samples := penstock._add_sample(samples, 'scheduled');
+        counted.delayed_count := greatest(most, (samples -> 'scheduled' ->> queue_id::text)::bigint);
+        counted.is_estimate := true;
+    end if;
     oldest := least(oldest, first);
     select count(*) into counted.processing_count
-    from penstock.active a where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since;
+    from (
+        select from penstock.active a where a.queue_id = queue_id and a.sweep_queue_id = queue_id and a.vt > since
+        order by a.vt limit most
+    ) a;
+    if counted.processing_count = most then
+        samples := penstock._add_sample(samples, 'active');
+        counted.processing_count := greatest(most, (samples -> 'active' ->> queue_id::text)::bigint);
+        counted.is_estimate := true;
+    end if;
     if completed is null then
-        select count(*) into completed from penstock.done d where d.queue_id = queue_id;
+        completed := penstock._count_done(queue_id, most);
+        if completed = most then
+            samples := penstock._add_sample(samples, 'done');
+            completed := greatest(most, (samples -> 'done' ->> queue_id::text)::bigint);
+            counted.is_estimate := true;
+        end if;
     end if;
     counted.completed_count := completed;
-    select count(*) into counted.dead_count from penstock.dead d where d.queue_id = queue_id;
+    select count(*) into counted.dead_count
+    from (select from penstock.dead d where d.queue_id = queue_id order by d.id limit most) d;
+    if counted.dead_count = most then
+        samples := penstock._add_sample(samples, 'dead');
+        counted.dead_count := greatest(most, (samples -> 'dead' ->> queue_id::text)::bigint);
+        counted.is_estimate := true;
+    end if;
     counted.queue_name := queue_name;
-    counted.is_estimate := false;
     counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
     counted.total_count := counted.pending_count + counted.processing_count + counted.completed_count;
     if oldest is not null then
         counted.oldest_pending_seconds := extract(epoch from greatest(at - oldest, interval '0'));
     end if;
-    return counted;
 end
 $$;
 comment on function penstock._statistics is
-    'Returns the statistics of one queue. Counts the completed messages if completed is null.';
+    'Returns the statistics of one queue. Counts the completed messages if completed is null. samples: those of the '
+    'tables that were sampled, for the next queue.';
 
--- Counts all queues at once: the index by time reads a few pages, an index by queue would read the whole history.
-create or replace function penstock._completed_since(since timestamptz) returns jsonb
-language sql stable
-set plan_cache_mode = force_generic_plan
+-- Counts all queues at once: the index by time reads a few pages, an index by queue would read the whole history. A
+-- custom plan, because a generic one locks all partitions.
+create or replace function penstock._completed_since(since timestamptz, out completed jsonb, out is_estimate boolean)
+language plpgsql stable
+set plan_cache_mode = force_custom_plan
 set enable_seqscan = off set enable_indexscan = off set enable_indexonlyscan = off set enable_bitmapscan = on set jit = off
 as $$
-    select coalesce(jsonb_object_agg(c.queue_id, c.n), '{}')
-    from (select d.queue_id, count(*) as n from penstock.done d where d.completed_at > since group by d.queue_id) c
+declare
+    most constant int := 100000;
+begin
+    select coalesce(jsonb_object_agg(c.queue_id, c.n), '{}'), coalesce(sum(c.n), 0) >= most into completed, is_estimate
+    from (
+        select d.queue_id, count(*) as n
+        from (select d.queue_id from penstock.done d where d.completed_at > since limit most) d
+        group by d.queue_id
+    ) c;
+    if is_estimate then
+        completed := penstock._sample('done', (penstock._size_of_done(since)).blocks, since);
+    end if;
+end
 $$;
 comment on function penstock._completed_since is
-    'Returns how many messages were completed after a time, by the id of their queue.';
+    'Returns how many messages were completed after a time, by the id of their queue. An estimate from 100,000 on.';
 
 create or replace function penstock._statistics_by_priority(
     queue_id int, queue_name text, at timestamptz
@@ -102,6 +266,7 @@ declare
     delayed record;
     processing bigint[];
     ready bigint;
+    is_long boolean;
     oldest timestamptz;
 begin
     select f.ranks, f.waiting_rank, penstock._sweep_from(at, f) into ranks, from_rank, since
@@ -139,6 +304,10 @@ begin
             select r.published_at from penstock.ready r
             where r.queue_id = queue_id and r.priority = p and r.rank >= ranks[p + 1] order by r.rank, r.id limit most
         ) r;
+        is_long := ready = most;
+        if is_long then
+            ready := greatest(ready, penstock._estimate_ready(queue_id, p, ranks[p + 1]));
+        end if;
         oldest := least(oldest, waiting.oldest[p + 1], delayed.oldest[p + 1]);
         counted.oldest_pending_seconds := case when oldest is not null then extract(epoch from greatest(at - oldest, interval '0')) end;
         counted.priority := p;
@@ -146,7 +315,7 @@ begin
         counted.delayed_count := delayed.counts[p + 1];
         counted.pending_count := ready + counted.waiting_count + counted.delayed_count;
         counted.processing_count := processing[p + 1];
-        counted.is_estimate := ready = most or read_limit in (
+        counted.is_estimate := is_long or read_limit in (
             (select sum(n) from unnest(waiting.counts) n), (select sum(n) from unnest(delayed.counts) n), (select sum(n) from unnest(processing) n)
         );
         return next counted;
@@ -487,7 +656,7 @@ comment on function penstock._statistics_by_tenant is
 
 -- One statement for all queues, because most of many queues are empty. It reads as _statistics() does.
 create or replace function penstock._queues_to_count(
-    at timestamptz, with_completed boolean
+    at timestamptz
 ) returns table (id int, name text, is_empty boolean)
 language plpgsql stable
 as $$
@@ -540,9 +709,7 @@ begin
                 select true from penstock.active a
                 where a.queue_id = q.id and a.sweep_queue_id = q.id and a.vt > f.since order by a.vt limit 1
             ),
-            (select true from penstock.dead d where d.queue_id = q.id order by d.id limit 1),
-            case when with_completed
-                then (select true from penstock.done d where d.queue_id = q.id order by d.id limit 1) end
+            (select true from penstock.dead d where d.queue_id = q.id order by d.id limit 1)
         ) is null
     from (
         select q.id, q.name from penstock.queues q
@@ -556,8 +723,7 @@ begin
 end
 $$;
 comment on function penstock._queues_to_count is
-    'The queues that the caller may count, by name. is_empty: all counts are 0. The completed messages are ignored '
-    'without with_completed.';
+    'The queues that the caller may count, by name. is_empty: all counts but that of completed messages are 0.';
 
 create or replace function penstock.get_queue_statistics(
     queue_name text default null,
@@ -574,7 +740,11 @@ declare
     only_id int;
     queue record;
     completed jsonb;
+    completed_is_estimate boolean := false;
+    done record;
     n bigint;
+    samples jsonb := '{}';
+    counted record;
 begin
     if breakdown not in ('priority', 'tenant') then
         perform penstock._invalid(
@@ -586,21 +756,34 @@ begin
         only_id := penstock._queue_id(queue_name, 'count');
     end if;
     if completed_since is not null and breakdown is null then
-        completed := penstock._completed_since(completed_since);
+        select c.completed, c.is_estimate into completed, completed_is_estimate
+        from penstock._completed_since(completed_since) c;
+    elsif queue_name is null and breakdown is null then
+        -- One pass for all queues where that is cheap; also where each queue would have to search many partitions.
+        select s.blocks, s.days into done from penstock._size_of_done(null) s;
+        if done.blocks <= 500 or done.days > 32 then
+            completed := penstock._sample('done', done.blocks);
+            completed_is_estimate := done.blocks > 500;
+        end if;
     end if;
     for queue in
         select only_id as id, queue_name as name, false as is_empty where queue_name is not null
         union all
-        select c.* from penstock._queues_to_count(now, completed is null) c where queue_name is null
+        select c.* from penstock._queues_to_count(now) c where queue_name is null
     loop
-        if queue.is_empty and breakdown is null then
-            n := coalesce((completed ->> queue.id::text)::bigint, 0);
-            return next (queue.name, 0, 0, n, n, 0, 0, null, 0, null, null, false)::penstock.queue_statistics;
+        n := case when completed is not null then coalesce((completed ->> queue.id::text)::bigint, 0) end;
+        if queue.is_empty and breakdown is null and n is null then
+            n := nullif(penstock._count_done(queue.id, 10000), 10000);
+        end if;
+        if queue.is_empty and breakdown is null and n is not null then
+            return next (queue.name, 0, 0, n, n, 0, 0, null, 0, null, null, completed_is_estimate)::penstock.queue_statistics;
         elsif breakdown is null then
-            return next penstock._statistics(
-                queue.id, queue.name, now,
-                case when completed is not null then coalesce((completed ->> queue.id::text)::bigint, 0) end
-            );
+            select s.samples, s.counted into counted
+            from penstock._statistics(
+                queue.id, queue.name, now, n, completed_is_estimate, samples
+            ) s;
+            samples := counted.samples;
+            return next counted.counted;
         elsif breakdown = 'priority' then
             return query select s.* from penstock._statistics_by_priority(queue.id, queue.name, now) s;
         else
@@ -612,5 +795,6 @@ $$;
 comment on function penstock.get_queue_statistics is
     'Counts the messages of one queue or of each queue, by state. breakdown is null, ''priority'' or ''tenant'' '
     '(the top tenants with the most pending messages, 1 to 1000). completed_since limits completed_count to '
-    'messages completed after that time. A breakdown omits completed_count, dead_count and total_count. is_estimate '
-    'is false if all counts of the row are exact.';
+    'messages completed after that time. A breakdown omits completed_count, dead_count and total_count. Counts up to '
+    '10,000 are exact. Beyond they are estimates, so that a call costs the same however many messages there are. '
+    'is_estimate is false if all counts of the row are exact.';
