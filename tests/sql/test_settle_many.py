@@ -103,15 +103,19 @@ def test_lists_with_other_subscripts(engine: Engine) -> None:
     assert states(engine, [message]) == [("scheduled", 1, "x", 45)]
 
 
-def test_errors_of_a_batch_are_cut_to_what_fits(engine: Engine) -> None:
-    ids = claim(engine, 70)
-    errors = "array(select repeat('x', 4000000) from generate_series(1, 70))"
+@pytest.mark.parametrize(("number", "most"), [(2, 32_000), (2_000, 25_000)])
+def test_errors_of_a_batch_are_cut_to_what_fits(engine: Engine, number: int, most: int) -> None:
+    ids = claim(engine, number)
+    errors = f"array_fill('begin' || repeat('x', 40000) || 'end', array[{number}])"
     statement = (
-        f"select penstock.nack_messages('q', %s, array_fill('me'::text, array[70]), errors => {errors})"
+        f"select penstock.nack_messages('q', %s, array_fill('me'::text, array[{number}]), errors => {errors})"
     )
     assert sorted(row[0] for row in engine.query(statement, ids)) == ids
-    lengths = "select distinct length(errors -> -1 ->> 'error') from penstock.ready"
-    assert engine.query(lengths) == [(60_000_000 // 70,)]
+    ((error,),) = engine.query("select distinct errors -> -1 ->> 'error' from penstock.ready")
+    begin, mark, end = error.split("\n")
+    assert mark == f"[... {40_008 - len(begin) - len(end)} characters left out ...]"
+    assert (begin[:6], end[-4:]) == ("beginx", "xend")
+    assert most - 100 < len(error) <= most
 
 
 @pytest.mark.parametrize("function", SETTLE)

@@ -301,9 +301,9 @@ end
 $$;
 comment on function penstock.nack_message is
     'Returns a message after a failed attempt. The next delivery comes after delay_seconds, by default after the '
-    'queue''s retry_delays. The error is added to the history. After the last attempt the message becomes a dead '
-    'letter. The limit is max_attempts, else the queue''s max_delivery_attempts; add_retries() overrides both. '
-    'False if the token does not hold the message.';
+    'queue''s retry_delays. The error, cut to 32,000 characters, is added to the history. After the last attempt '
+    'the message becomes a dead letter. The limit is max_attempts, else the queue''s max_delivery_attempts; '
+    'add_retries() overrides both. False if the token does not hold the message.';
 
 create or replace function penstock.release_messages(
     queue_name text, message_ids bigint[], tokens text[], delays int[] default null

@@ -2,8 +2,23 @@
 -- A move deletes the row of one state and inserts the row of another state in one statement. It copies all carried
 -- columns (fragments/carried.sql).
 
--- A long error is truncated, not refused: a failed attempt must be able to end. Ten errors have less than 256 MB as
--- text.
+-- A long error is cut, not refused: a failed attempt must be able to end. The history moves with the message, so it
+-- must stay small. The beginning of an error tells what was done, the end of a traceback tells what went wrong.
+create or replace function penstock._cut_error(error text, most int) returns text
+language plpgsql immutable
+as $$
+begin
+    return case
+        when char_length(error) <= most then error
+        else left(error, most / 2 - 30)
+            || E'\n[... ' || char_length(error) - (most / 2 - 30) * 2 || E' characters left out ...]\n'
+            || right(error, most / 2 - 30)
+    end;
+end
+$$;
+comment on function penstock._cut_error is
+    'An error cut to so many characters: the beginning and the end, with a mark between them.';
+
 create or replace function penstock._add_error(
     errors jsonb, attempt int, at timestamptz, error text, lost boolean default false
 ) returns jsonb
@@ -16,14 +31,17 @@ as $$
     end || case
         when error is null then '[]'
         else jsonb_build_array(
-            jsonb_build_object('attempt', attempt, 'at', at, 'error', left(error, 4000000)) || case when lost
+            jsonb_build_object(
+                'attempt', attempt, 'at', at,
+                'error', case when octet_length(error) > 32000 then penstock._cut_error(error, 32000) else error end
+            ) || case when lost
                 then '{"lost": true}'::jsonb else '{}' end
         )
     end
 $$;
 comment on function penstock._add_error is
-    'The error history with one more error. It keeps the last ten errors, and 4,000,000 characters of each. lost: '
-    'the lease ran out.';
+    'The error history with one more error. It keeps the last ten errors, cut to 32,000 characters each. '
+    'lost: the lease ran out.';
 
 -- A consumer that returns a message has survived the delivery.
 create or replace function penstock._not_lost(errors jsonb) returns jsonb
@@ -232,6 +250,7 @@ as $$
 declare
     queue_id int := penstock._queue_id(queue_name, 'consume');
     now timestamptz := penstock.clock();
+    share int := greatest(200, least(32000, 50000000 / nullif(cardinality(message_ids), 0)));
     settled bigint[] := '{}';
     held record;
 begin
@@ -247,7 +266,10 @@ begin
             array_agg(t.id), array_agg(t.token),
             case when delays is not null then array_agg(t.delay) end,
             case
-                when errors is not null then array_agg(left(t.error, least(4000000, 60000000 / cardinality(message_ids))))
+                when errors is not null
+                    then array_agg(
+                        case when octet_length(t.error) > share then penstock._cut_error(t.error, share) else t.error end
+                    )
             end,
             case when limits is not null then array_agg(t.most) end
         into message_ids, tokens, delays, errors, limits
