@@ -223,7 +223,8 @@ SIGNATURES = {
     "announce_done": ("queue_name text, message_ids int8[]", "void"),
     "create_group": (
         """total int4, callback_queue text, callback_payload jsonb, callback_headers jsonb,
-        priority int4 = 2, tenant text = NULL, ttl_seconds int4 = NULL, with_results bool = false""",
+        priority int4 = 2, tenant text = NULL, ttl_seconds int4 = NULL, with_results bool = false,
+        keep_seconds int4 = 2592000""",
         "int8",
     ),
     "finish_groups": ("group_ids int8[] = NULL", "setof int8"),

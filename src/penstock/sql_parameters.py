@@ -41,6 +41,7 @@ TYPES = {
     "held": "integer",
     "hostname": "text",
     "keep_alive_seconds": "integer",
+    "keep_seconds": "integer",
     "lane_limits": "integer[]",
     "lost_most": "integer",
     "max_active": "integer",

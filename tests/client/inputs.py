@@ -195,6 +195,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "create_group": {
         **{"total": INTEGER, "callback_queue": TEXT, "callback_payload": RESULT, "headers": HEADERS},
         **{"priority": INTEGER, "tenant": TEXT, "ttl": DURATION, "with_results": BOOLEAN},
+        "keep": DURATION,
     },
     "finish_groups": {"group_ids": BIGINTS},
     "list_groups": {},

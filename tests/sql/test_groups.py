@@ -248,6 +248,25 @@ def test_maintain_remembers_which_member_is_missing(queues: Engine, clock: Clock
     assert queues.count("groups") == queues.count("group_results") == 0
 
 
+def test_a_group_that_is_not_complete_in_time_is_deleted(queues: Engine, clock: Clock) -> None:
+    """A member that is dead for good would keep it, with all results, for ever."""
+    queues.maintain_all()
+    brief, ids = start(queues, 3, keep_seconds=3600)
+    done(queues, brief, ids[1:], [1, 2])
+    usual, others = start(queues, 2)
+    done(queues, usual, others[:1], [0])
+    clock.advance(3500)
+    assert "groups expired" not in later(queues, clock)
+    clock.advance(100)
+    assert later(queues, clock)["groups expired"] == 1
+    assert [row.id for row in queues.rows("list_groups")] == [usual]
+    assert queues.query("select distinct group_id from penstock.group_results") == [(usual,)]
+    assert callbacks(queues) == []
+    clock.advance(30 * 86_400)
+    assert later(queues, clock)["groups expired"] == 1
+    assert queues.count("groups") == queues.count("group_results") == 0
+
+
 def test_maintain_finishes_a_group_later_if_its_callback_could_not_be_sent(
     queues: Engine, clock: Clock
 ) -> None:
@@ -319,6 +338,7 @@ NULL: Any = None
         expect("PN004", "tenant", "256").of("create_group", 1, "billing", {}, NULL, 2, "t" * 256),
         expect("PN004", "tenant", "0").of("create_group", 1, "billing", {}, NULL, 2, ""),
         expect("PN004", "ttl_seconds", "0").of("create_group", 1, "billing", {}, NULL, ttl_seconds=0),
+        expect("PN004", "keep_seconds", "0").of("create_group", 1, "billing", {}, NULL, keep_seconds=0),
         expect("PN004", "with_results").of("create_group", 1, "billing", {}, NULL, with_results=NULL),
         expect("PN004", "object", "array").of("create_group", 1, "billing", "[]", NULL, with_results=True),
     ],

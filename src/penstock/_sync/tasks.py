@@ -98,11 +98,13 @@ class Tasks(CallRunner):
         tenant: str | None = None,
         ttl: Duration | None = None,
         with_results: bool = False,
+        keep: Duration | None = None,
     ) -> int:
         """Create a group of so many messages; returns its id. When all are done, the callback is sent.
 
         A member is done when ack_tasks() acks it with this id. with_results: the payload of the callback gets
-        a field "results", in the order of the positions. Send the members in the same transaction.
+        a field "results", in the order of the positions. Send the members in the same transaction. A group
+        that is not complete after `keep` (30 days) is deleted: a member may be dead for good.
         """
         return self._run(
             calls.create_group(
@@ -114,6 +116,7 @@ class Tasks(CallRunner):
                 tenant=tenant,
                 ttl=ttl,
                 with_results=with_results,
+                keep=keep,
             )
         )
 

@@ -95,6 +95,7 @@ def create_group(
     tenant: str | None,
     ttl: Duration | None,
     with_results: bool,
+    keep: Duration | None = None,
 ) -> Call[int]:
     return call(
         "create_group",
@@ -109,6 +110,7 @@ def create_group(
         tenant=tenant,
         ttl_seconds=seconds("ttl", ttl),
         with_results=with_results,
+        keep_seconds=seconds("keep", keep),
     )
 
 

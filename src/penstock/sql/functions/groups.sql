@@ -57,7 +57,8 @@ create or replace function penstock.create_group(
     priority int default 2,
     tenant text default null,
     ttl_seconds int default null,
-    with_results boolean default false
+    with_results boolean default false,
+    keep_seconds int default 2592000
 ) returns bigint
 language plpgsql security definer
 set search_path = pg_catalog, penstock, pg_temp
@@ -67,15 +68,18 @@ declare
 begin
     perform penstock._check_range('total', total, 1, 10000000);
     perform penstock._check_send(callback_queue, callback_payload, callback_headers, priority, tenant, ttl_seconds);
+    perform penstock._check_range('keep_seconds', keep_seconds, 1, 2147483647);
     if with_results is null then
         perform penstock._invalid('with_results must be true or false, not null');
     end if;
     if with_results and jsonb_typeof(callback_payload) <> 'object' then
         perform penstock._invalid(format('callback_payload must be an object where results are added to it, not %s', jsonb_typeof(callback_payload)));
     end if;
-    insert into penstock.groups (total, created_at, callback_queue, callback_payload, callback_headers, priority, tenant, ttl_seconds, with_results, missing)
+    insert into penstock.groups (
+        total, created_at, expires_at, callback_queue, callback_payload, callback_headers, priority, tenant, ttl_seconds, with_results, missing
+    )
     values (
-        create_group.total, penstock.clock(), create_group.callback_queue, create_group.callback_payload, create_group.callback_headers,
+        create_group.total, penstock.clock(), penstock.clock() + make_interval(secs => keep_seconds), create_group.callback_queue, create_group.callback_payload, create_group.callback_headers,
         create_group.priority, create_group.tenant, create_group.ttl_seconds, create_group.with_results,
         create_group.total - 1
     )
@@ -86,7 +90,8 @@ $$;
 comment on function penstock.create_group is
     'Creates a group of total messages and returns its id. The callback is sent when ack_tasks() has acked all '
     'members with this id and their positions (from 0). with_results adds a field "results" to the callback''s '
-    'payload: the members'' results by position. Send the members in the same transaction.';
+    'payload: the members'' results by position. Send the members in the same transaction. maintain() deletes a group whose callback was '
+    'not sent within keep_seconds.';
 
 -- Checks 33 members before it counts all, because most calls come long before the group is complete. Members finish
 -- roughly in order, so it checks the last 16 members and 16 spread over the rest. The first is the one that was not
@@ -224,11 +229,46 @@ $$;
 comment on function penstock._missing_member is
     'The position below which members of a group may be missing; -1 if all are done.';
 
+-- Deletes the results first, in portions: a group that is left at the deadline is deleted a minute later.
+create or replace function penstock._expire_groups(
+    group_ids bigint[], deadline timestamptz, out expired bigint, out removed bigint
+)
+language plpgsql
+as $$
+declare
+    portion constant int := 10000;
+    candidate bigint;
+    n bigint;
+begin
+    expired := 0;
+    removed := 0;
+    foreach candidate in array group_ids loop
+        exit when clock_timestamp() > deadline;
+        perform from penstock.groups g where g.id = candidate for update skip locked;
+        continue when not found;
+        loop
+            delete from penstock.group_results r where r.ctid = any(array(
+                select x.ctid from penstock.group_results x where x.group_id = candidate limit portion
+            ));
+            get diagnostics n = row_count;
+            removed := removed + n;
+            exit when n < portion or clock_timestamp() > deadline;
+        end loop;
+        if n < portion then
+            delete from penstock.groups g where g.id = candidate;
+            expired := expired + 1;
+        end if;
+    end loop;
+end
+$$;
+comment on function penstock._expire_groups is 'Deletes groups whose callback was not sent in time, with their results.';
+
 -- One probe for each group, for some milliseconds. Groups come in the order of their ids, after after_group.
 -- Groups with new results take longer: after the deadline the rest of the slice is left for the next call.
 -- last_group is null if all groups were examined.
 create or replace function penstock._examine_groups(
-    after_group bigint, deadline timestamptz, out last_group bigint, out finished bigint, out removed bigint
+    after_group bigint, now timestamptz, deadline timestamptz, out last_group bigint, out finished bigint,
+    out expired bigint, out removed bigint
 )
 language plpgsql
 as $$
@@ -238,16 +278,23 @@ declare
     most constant int := 20;
     until timestamptz := clock_timestamp() + interval '5 ms';
     ids bigint[];
+    past_ids bigint[];
+    past record;
     moved record;
     complete bigint[];
     now_missing int;
     is_last boolean;
 begin
     finished := 0;
+    expired := 0;
     removed := 0;
     last_group := after_group;
     loop
-        ids := array(select g.id from penstock.groups g where g.id > last_group order by g.id limit slice);
+        select coalesce(array_agg(k.id), '{}'), coalesce(array_agg(k.id) filter (where k.expires_at <= now), '{}')
+        into ids, past_ids
+        from (
+            select g.id, g.expires_at from penstock.groups g where g.id > last_group order by g.id limit slice
+        ) k;
         is_last := cardinality(ids) < slice;
         complete := '{}';
         for moved in
@@ -282,6 +329,11 @@ begin
         if complete <> '{}' then
             finished := finished + (select count(*) from penstock._finish_groups(complete, false));
         end if;
+        if past_ids <> '{}' then
+            select * into past from penstock._expire_groups(past_ids, deadline);
+            expired := expired + past.expired;
+            removed := removed + past.removed;
+        end if;
         removed := removed + penstock._forget_group_results(
             last_group || ids || case when is_last then 9223372036854775807 end
         );
@@ -291,7 +343,7 @@ begin
 end
 $$;
 comment on function penstock._examine_groups is
-    'Finishes groups that no worker has finished, and removes results of groups that no longer exist.';
+    'Finishes groups that no worker has finished, deletes groups that are past their time, and removes results of groups that no longer exist.';
 
 -- Removes results that were committed while their group was being deleted. A group is committed before its results, so
 -- a group that is not visible has been removed.

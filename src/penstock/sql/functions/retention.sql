@@ -238,10 +238,13 @@ begin
         end if;
     end if;
     if progress.after_group is not null then
-        select * into groups from penstock._examine_groups(progress.after_group, until);
+        select * into groups from penstock._examine_groups(progress.after_group, now, until);
         progress.after_group := groups.last_group;
         if groups.finished > 0 then
             results := results || ('groups finished', null, groups.finished)::penstock.maintenance_result;
+        end if;
+        if groups.expired > 0 then
+            results := results || ('groups expired', null, groups.expired)::penstock.maintenance_result;
         end if;
         if groups.removed > 0 then
             results := results || ('group results removed', null, groups.removed)::penstock.maintenance_result;

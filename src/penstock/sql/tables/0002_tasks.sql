@@ -4,6 +4,7 @@ create table penstock.groups (
     id bigint generated always as identity primary key,
     total int not null,
     created_at timestamptz not null,
+    expires_at timestamptz not null,
     callback_queue text not null,
     callback_payload jsonb not null,
     callback_headers jsonb,
@@ -15,6 +16,8 @@ create table penstock.groups (
 );
 comment on table penstock.groups is
     'Groups of messages, each with the callback that is sent when all members are done.';
+comment on column penstock.groups.expires_at is
+    'When maintain() deletes the group if its callback was not sent: a member may be dead for good.';
 comment on column penstock.groups.missing is
     'All members at higher positions are done; -1 if all are. maintain() sets it once a minute at most: while the '
     'member at this position is not done, it examines no other.';
