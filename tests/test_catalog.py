@@ -46,7 +46,8 @@ CALLABLE = {
     """,
     "penstock_admin": """
         create_topic delete_topic create_queue alter_queue delete_queue pause_queue resume_queue
-        requeue_dlq_messages add_retries purge_dlq purge_queue purge_all_messages
+        requeue_dlq_messages requeue_dlq_page add_retries purge_dlq purge_dlq_page purge_queue
+        purge_all_messages
         cleanup_queue_messages cleanup_topic_messages cleanup_expired_exclusive_queues raise_floor
         delete_group pause_schedule resume_schedule run_schedule delete_schedule
         grant_queue revoke_queue open_queue list_grants
@@ -174,6 +175,12 @@ SIGNATURES = {
     "requeue_dlq_messages": ("queue_name text, message_ids int8[] = NULL", "int8"),
     "add_retries": ("queue_name text, attempts int4, headers jsonb = NULL", "int8"),
     "purge_dlq": ("queue_name text = NULL", "int8"),
+    "requeue_dlq_page": (
+        """queue_name text, page_size int4 = 10000, after_id int8 = 0, attempts int4 = NULL,
+        headers jsonb = NULL""",
+        "(affected, last_id)",
+    ),
+    "purge_dlq_page": ("queue_name text, page_size int4 = 10000, after_id int8 = 0", "(affected, last_id)"),
     "cancel_message": ("queue_name text, message_id int8", "bool"),
     "list_messages": (
         "queue_name text, state text = NULL, page_size int4 = 100, after text = NULL",

@@ -26,6 +26,7 @@ def test_of_the_package() -> None:
         "Consumer",
         "DatabaseUnavailable",
         "DeadLetter",
+        "DeadLetterPage",
         "DeliveryUnknown",
         "Duration",
         "EngineDiagnosis",

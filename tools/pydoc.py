@@ -97,7 +97,14 @@ GROUPS = {
         "list_queues",
     ),
     "Rights": ("grant_queue", "revoke_queue", "open_queue", "list_grants"),
-    "Dead letters": ("list_dlq_messages", "requeue_dlq_messages", "add_retries", "purge_dlq"),
+    "Dead letters": (
+        "list_dlq_messages",
+        "requeue_dlq_messages",
+        "add_retries",
+        "purge_dlq",
+        "requeue_dlq_page",
+        "purge_dlq_page",
+    ),
     "Statistics and looking in": (
         "get_queue_statistics",
         "list_messages",
@@ -207,6 +214,7 @@ RESULTS = (
     penstock.NewMessage,
     penstock.Receipt,
     penstock.DeadLetter,
+    penstock.DeadLetterPage,
     penstock.ErrorEntry,
     penstock.QueueStatistics,
     penstock.QueueSettings,

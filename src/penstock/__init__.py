@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from .models import (
         Breakdown,
         DeadLetter,
+        DeadLetterPage,
         ErrorEntry,
         GroupProgress,
         ListedMessage,
@@ -107,6 +108,7 @@ __all__ = [
     "Consumer",
     "DatabaseUnavailable",
     "DeadLetter",
+    "DeadLetterPage",
     "DeliveryUnknown",
     "Duration",
     "EngineDiagnosis",
@@ -237,6 +239,7 @@ _HOMES = {
     ".models": (
         "Breakdown",
         "DeadLetter",
+        "DeadLetterPage",
         "ErrorEntry",
         "GroupProgress",
         "ListedMessage",

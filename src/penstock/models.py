@@ -12,6 +12,7 @@ from .values import Duration
 __all__ = [
     "Breakdown",
     "DeadLetter",
+    "DeadLetterPage",
     "ErrorEntry",
     "GroupProgress",
     "ListedMessage",
@@ -269,6 +270,14 @@ class MessageResult:
     moved_at: datetime | None
     completed_at: datetime | None
     result: Json
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """How many dead letters a page had. last_id: the after_id of the next page, None after the last one."""
+
+    affected: int
+    last_id: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from .diagnoses import (
 )
 from .models import (
     DeadLetter,
+    DeadLetterPage,
     ErrorEntry,
     GroupProgress,
     ListedMessage,
@@ -41,6 +42,7 @@ from .sql_call import Row
 
 __all__ = [
     "DEAD_LETTER",
+    "DEAD_LETTER_PAGE",
     "ENGINE_DIAGNOSIS",
     "ERROR_DIAGNOSIS",
     "GROUP_PROGRESS",
@@ -275,6 +277,8 @@ MESSAGE_RESULT = Columns(
 )
 
 QUEUE_GRANT = Columns(QueueGrant, _plain("queue_name", "role_name", "queue_right", "role_exists"))
+
+DEAD_LETTER_PAGE = Columns(DeadLetterPage, _plain("affected", "last_id"))
 
 MAINTENANCE_RESULT = Columns(MaintenanceResult, _plain("action", "queue_name", "affected"))
 

@@ -10,6 +10,7 @@ __all__ = ["OWN_TYPES", "REQUIRED", "TYPES"]
 # The type of each parameter, the same in all functions but those of OWN_TYPES.
 TYPES = {
     "after": "text",
+    "after_id": "bigint",
     "after_queue_id": "bigint",
     "attempts": "integer",
     "batch_size": "integer",
@@ -150,6 +151,7 @@ REQUIRED = {
     "publish_message": ("topic_name", "payload"),
     "publish_messages": ("topic_name", "payloads"),
     "pulse": ("token", "vt_seconds"),
+    "purge_dlq_page": ("queue_name",),
     "purge_queue": ("queue_name",),
     "put_schedule": (
         "name",
@@ -173,6 +175,7 @@ REQUIRED = {
     "release_message": ("queue_name", "message_id", "token"),
     "release_messages": ("queue_name", "message_ids", "tokens"),
     "requeue_dlq_messages": ("queue_name",),
+    "requeue_dlq_page": ("queue_name",),
     "resume_queue": ("queue_name",),
     "resume_schedule": ("name",),
     "revoke_queue": ("role_name", "queue_name", "queue_right"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import base64
+import signal
+import time
 from typing import Any
 
 import psycopg
 
 import penstock
+from tests.embedded.processes import eventually
 
 from .command import Command
 from .inside import Inside
@@ -227,3 +230,28 @@ def test_a_long_error_does_not_fill_the_screen(command: Command, queue: penstock
     with command.terminal("dlq", "list", columns=80) as terminal:
         assert terminal.wait() == 0
         assert len(terminal.text.splitlines()) < 12
+
+
+def test_pages_can_be_interrupted_in_between(
+    command: Command, queue: penstock.Client, sql18: psycopg.Connection[Any]
+) -> None:
+    bury_many(sql18, "q", 25_000)
+    with sql18.transaction():
+        # The first page waits for its lock until the signal has come.
+        sql18.execute(
+            "select pg_advisory_xact_lock(1346719315, q.id) from penstock.queues q where q.name = 'q'"
+        )
+        process = command.start("dlq", "requeue", "q", "--all")
+        eventually(lambda: _waits(sql18), "the first page waits")
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    _, err = process.communicate(timeout=60)
+    assert b"10000 messages requeued until then." in err.replace(b",", b"")
+    assert process.returncode != 0
+    assert queue.get_queue_statistics("q")[0].dead_count == 15_000
+    assert command("dlq", "requeue", "q", "--all").ok().err.replace(",", "") == "15000 messages requeued\n"
+
+
+def _waits(sql: psycopg.Connection[Any]) -> bool:
+    found = sql.execute("select from pg_locks where locktype = 'advisory' and not granted").fetchone()
+    return found is not None

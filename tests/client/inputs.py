@@ -165,6 +165,11 @@ METHODS: dict[str, dict[str, Kind]] = {
     "requeue_dlq_messages": {"queue_name": TEXT, "message_ids": BIGINTS},
     "add_retries": {"queue_name": TEXT, "attempts": INTEGER, "headers": HEADERS},
     "purge_dlq": {"queue_name": TEXT},
+    "requeue_dlq_page": {
+        **{"queue_name": TEXT, "page_size": INTEGER, "after_id": BIGINT, "attempts": INTEGER},
+        **{"headers": HEADERS},
+    },
+    "purge_dlq_page": {"queue_name": TEXT, "page_size": INTEGER, "after_id": BIGINT},
     "get_queue_statistics": {
         **{"queue_name": TEXT, "breakdown": TEXT, "top": INTEGER},
         "completed_since": MOMENT,

@@ -256,6 +256,8 @@ async def _dead_letters(api: AsyncApi) -> None:
     await api.add_retries("temporary", 2)
     await api.reject(again[1])
     await api.purge_dlq("temporary")
+    await api.requeue_dlq_page("temporary", page_size=1, attempts=2, headers={"h": 1})
+    await api.purge_dlq_page("temporary", page_size=5, after_id=1)
     await api.purge_dlq()
 
 
@@ -276,6 +278,7 @@ async def _tasks(api: AsyncApi) -> None:
     await api.ack_tasks(
         "tasks", ids[1:2], WORKER, results=[{"r": [1, None]}], group_ids=[group], positions=[0]
     )
+    await api.queues_with_work(["tasks", "temporary"])
     await api.park_messages("tasks", ids, WORKER, ["first"] * len(ids))
     await api.consume_tasks(
         "tasks", ["first"], batch_size=1, token=WORKER, task_limits=[1], task_lanes=[1], lane_limits=[1]

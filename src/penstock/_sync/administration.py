@@ -10,9 +10,11 @@ from datetime import datetime
 from typing import Any
 
 from penstock import calls
+from penstock.errors import InvalidArgument
 from penstock.models import (
     Breakdown,
     DeadLetter,
+    DeadLetterPage,
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
@@ -30,6 +32,9 @@ from penstock.values import Duration
 from .call_runner import CallRunner
 
 __all__ = ["Administration"]
+
+# Dead letters of one transaction.
+PAGE_SIZE = 10_000
 
 
 class Administration(CallRunner):
@@ -163,19 +168,73 @@ class Administration(CallRunner):
         return self._run(calls.list_dlq_messages(queue_name, page_size, after, newest_first))
 
     def requeue_dlq_messages(self, queue_name: str, message_ids: Sequence[int] | None = None) -> int:
-        """Requeue dead letters, all or the given ones, with their attempts at 0. Returns how many."""
+        """Requeue dead letters, all or the given ones, with their attempts at 0. Returns how many.
+
+        All of them: in pages, each in its own transaction. The given ones: in one transaction.
+        """
+        if message_ids is None:
+            return self._requeue_by_pages(queue_name, None, None)
         return self._run(calls.requeue_dlq_messages(queue_name, message_ids))
+
+    def requeue_dlq_page(
+        self,
+        queue_name: str,
+        *,
+        page_size: int = PAGE_SIZE,
+        after_id: int = 0,
+        attempts: int | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> DeadLetterPage:
+        """Requeue up to page_size dead letters with ids above after_id.
+
+        The result has the after_id of the next page. attempts: as add_retries() does, with so many more
+        attempts. headers: only messages that have these headers.
+        """
+        return self._run(calls.requeue_dlq_page(queue_name, page_size, after_id, attempts, headers))
+
+    def _requeue_by_pages(
+        self, queue_name: str, attempts: int | None, headers: Mapping[str, Any] | None
+    ) -> int:
+        requeued, after_id = 0, 0
+        while True:
+            page = self._run(calls.requeue_dlq_page(queue_name, PAGE_SIZE, after_id, attempts, headers))
+            requeued += page.affected
+            if page.last_id is None:
+                return requeued
+            after_id = page.last_id
 
     def add_retries(self, queue_name: str, attempts: int, *, headers: Mapping[str, Any] | None = None) -> int:
         """Requeue messages that had no attempts left or expired, with more attempts. Returns how many.
 
-        headers: only messages that have these headers.
+        In pages, each in its own transaction. headers: only messages that have these headers.
         """
-        return self._run(calls.add_retries(queue_name, attempts, headers))
+        if attempts is None:
+            raise InvalidArgument("attempts must be given, not None")
+        return self._requeue_by_pages(queue_name, attempts, headers)
 
     def purge_dlq(self, queue_name: str | None = None) -> int:
-        """Delete the dead letters of a queue, or of all queues. Returns how many."""
-        return self._run(calls.purge_dlq(queue_name))
+        """Delete the dead letters of a queue, or of all queues. Returns how many.
+
+        Of a queue: in pages, each in its own transaction. Of all queues: in one transaction.
+        """
+        if queue_name is None:
+            return self._run(calls.purge_dlq(None))
+        purged, after_id = 0, 0
+        while True:
+            page = self._run(calls.purge_dlq_page(queue_name, PAGE_SIZE, after_id))
+            purged += page.affected
+            if page.last_id is None:
+                return purged
+            after_id = page.last_id
+
+    def purge_dlq_page(
+        self, queue_name: str, *, page_size: int = PAGE_SIZE, after_id: int = 0
+    ) -> DeadLetterPage:
+        """Delete up to page_size dead letters with ids above after_id.
+
+        The result has the after_id of the next page.
+        """
+        return self._run(calls.purge_dlq_page(queue_name, page_size, after_id))
 
     # Statistics and inspection
 

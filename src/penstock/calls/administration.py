@@ -13,6 +13,7 @@ from penstock.message_options import encode_headers
 from penstock.models import (
     Breakdown,
     DeadLetter,
+    DeadLetterPage,
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
@@ -61,10 +62,12 @@ __all__ = [
     "pause_queue",
     "purge_all_messages",
     "purge_dlq",
+    "purge_dlq_page",
     "purge_queue",
     "queue_difference",
     "raise_floor",
     "requeue_dlq_messages",
+    "requeue_dlq_page",
     "resume_queue",
     "revoke_queue",
     "schema_version",
@@ -237,6 +240,42 @@ def requeue_dlq_messages(queue_name: str, message_ids: Sequence[int] | None) -> 
     return call(
         "requeue_dlq_messages", value, "*", Repeat.NEVER, queue_name=queue_name, message_ids=message_ids
     ).taking(AS_LONG_AS_IT_TAKES)
+
+
+def requeue_dlq_page(
+    queue_name: str,
+    page_size: int,
+    after_id: int,
+    attempts: int | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> Call[DeadLetterPage]:
+    return call(
+        "requeue_dlq_page",
+        _page,
+        rows.DEAD_LETTER_PAGE.sql,
+        Repeat.NEVER,
+        queue_name=queue_name,
+        page_size=page_size,
+        after_id=after_id,
+        attempts=attempts,
+        headers=encode_headers(headers),
+    ).taking(AS_LONG_AS_IT_TAKES)
+
+
+def purge_dlq_page(queue_name: str, page_size: int, after_id: int) -> Call[DeadLetterPage]:
+    return call(
+        "purge_dlq_page",
+        _page,
+        rows.DEAD_LETTER_PAGE.sql,
+        Repeat.NEVER,
+        queue_name=queue_name,
+        page_size=page_size,
+        after_id=after_id,
+    ).taking(AS_LONG_AS_IT_TAKES)
+
+
+def _page(found: Sequence[Row]) -> DeadLetterPage:
+    return rows.DEAD_LETTER_PAGE.read(found)[0]
 
 
 def add_retries(queue_name: str, attempts: int, headers: Mapping[str, Any] | None = None) -> Call[int]:

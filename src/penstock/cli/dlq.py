@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from penstock.errors import QueueNotFound
 
 from .arguments import (
     complete_queue,
@@ -18,12 +23,15 @@ from .arguments import (
 )
 from .connection import Session, with_session
 from .failures import NOT_FOUND, Failure
+from .interrupts import Interrupts
 from .message import print_message
 from .output import ago, count, facts
+from .output.progress import progress
 
 if TYPE_CHECKING:
     from penstock._sync.api import Api
-    from penstock.models import DeadLetter
+    from penstock._sync.client import Client
+    from penstock.models import DeadLetter, DeadLetterPage
 
 __all__ = ["dlq"]
 
@@ -85,7 +93,12 @@ def requeue(session: Session, queue_name: str, message_ids: tuple[int, ...], eve
         raise click.UsageError("say which: their ids, or --all")
     with session.connect() as queue:
         missing = [found for found in dict.fromkeys(message_ids) if not _is_dead(queue, queue_name, found)]
-        requeued = queue.requeue_dlq_messages(queue_name, None if everything else list(message_ids))
+        if everything:
+            pages = _pages(partial(queue.requeue_dlq_page, queue_name))
+            there, _ = _dead_count(queue, queue_name)
+            requeued = _worked_off(session, pages, "requeued", there)
+        else:
+            requeued = queue.requeue_dlq_messages(queue_name, list(message_ids))
     elsewhere = 0 if everything else len(set(message_ids)) - len(missing) - requeued
     session.output.done(
         f"{count(requeued, 'message')} requeued", queue_name=queue_name, requeued=requeued, missing=missing
@@ -109,7 +122,8 @@ def add_retries(session: Session, queue_name: str, attempts: int, task: str | No
     """
     with session.connect() as queue:
         headers = None if task is None else {"task": task}
-        revived = queue.add_retries(queue_name, attempts, headers=headers)
+        pages = _pages(partial(queue.requeue_dlq_page, queue_name, attempts=attempts, headers=headers))
+        revived = _worked_off(session, pages, "requeued", None)
     session.output.done(f"{count(revived, 'message')} requeued", queue_name=queue_name, requeued=revived)
 
 
@@ -123,14 +137,55 @@ def purge(session: Session, queue_name: str | None, everything: bool, yes: bool)
     if everything == (queue_name is not None):
         raise click.UsageError("say of which: QUEUE, or --all")
     with session.connect() as queue:
-        counts = queue.get_queue_statistics(queue_name, completed_since=queue.clock())
-        there = sum(each.dead_count or 0 for each in counts)
-        about = "about " if any(each.is_estimate for each in counts) else ""
+        there, about = _dead_count(queue, queue_name)
         if there:
             whose = "all queues" if queue_name is None else f"queue {queue_name}"
             confirm(f"Delete {about}{count(there, 'dead letter')} of {whose}?", yes=yes)
-        purged = queue.purge_dlq(queue_name)
+        purged = _worked_off(session, _purged(queue, queue_name), "deleted", there)
     session.output.done(f"{count(purged, 'dead letter')} deleted", queue_name=queue_name, purged=purged)
+
+
+def _pages(run: Callable[..., DeadLetterPage]) -> Iterator[int]:
+    """Run one page after the other: how many dead letters each of them had."""
+    after_id: int | None = 0
+    while after_id is not None:
+        page = run(after_id=after_id)
+        after_id = page.last_id
+        yield page.affected
+
+
+def _purged(queue: Client, queue_name: str | None) -> Iterator[int]:
+    """The pages of a queue, or of one queue after the other."""
+    if queue_name is not None:
+        yield from _pages(partial(queue.purge_dlq_page, queue_name))
+        return
+    for each in queue.list_queues():
+        with suppress(QueueNotFound):  # it has been deleted meanwhile
+            yield from _pages(partial(queue.purge_dlq_page, each.name))
+
+
+def _worked_off(session: Session, pages: Iterator[int], verb: str, total: int | None) -> int:
+    """Run all pages: how many messages they had. Each page is committed; an interrupt comes in between."""
+    done = 0
+    try:
+        with Interrupts() as interrupts, progress(total, wanted=total != 0) as bar:
+            for affected in pages:
+                done += affected
+                bar.show(done, done)
+                if interrupts.requested:
+                    raise KeyboardInterrupt
+    except BaseException as exc:
+        if done or isinstance(exc, KeyboardInterrupt):
+            session.output.note(f"{count(done, 'message')} {verb} until then.")
+        raise
+    return done
+
+
+def _dead_count(queue: Api, queue_name: str | None) -> tuple[int, str]:
+    """How many dead letters there are, and "about " if that is an estimate."""
+    found = queue.get_queue_statistics(queue_name, completed_since=queue.clock())
+    about = "about " if any(each.is_estimate for each in found) else ""
+    return sum(each.dead_count or 0 for each in found), about
 
 
 def _is_dead(queue: Api, queue_name: str, message_id: int) -> bool:

@@ -258,6 +258,41 @@ comment on function penstock.requeue_dlq_messages is
     'Moves dead letters back to their queue, all or the given ones. Their attempts start again at 0. Returns how '
     'many.';
 
+-- A page ends with an id, and the next page starts behind it. So a message that dies again is not requeued again, and
+-- no page passes over the dead rows of the pages before, which vacuum may not remove yet.
+create or replace function penstock.requeue_dlq_page(
+    queue_name text, page_size int default 10000, after_id bigint default 0, attempts int default null,
+    headers jsonb default null, out affected bigint, out last_id bigint
+)
+language plpgsql security definer
+/*hot*/
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    ids bigint[];
+begin
+    perform penstock._check_range('page_size', page_size, 1, 100000);
+    if attempts is not null then
+        perform penstock._check_range('attempts', attempts, 1, 1000000);
+    end if;
+    perform penstock._lock_queue(queue);
+    ids := array(
+        select d.id from penstock.dead d
+        where d.queue_id = queue and d.id > coalesce(after_id, 0)
+            and (attempts is null or d.reason in ('expired', 'no_attempts_left'))
+            and (headers is null or d.headers @> headers)
+        order by d.id limit page_size for update skip locked
+    );
+    last_id := ids[page_size];
+    affected := case when ids = '{}' then 0 else penstock._revive(queue, ids, attempts) end;
+end
+$$;
+comment on function penstock.requeue_dlq_page is
+    'requeue_dlq_messages() or, with attempts, add_retries() for at most page_size dead letters with ids above '
+    'after_id. headers: only messages whose headers contain these. Returns how many, and the after_id of the next '
+    'page: null after the last page. Commit after each page. A message that dies again is not requeued twice.';
+
 create or replace function penstock.add_retries(
     queue_name text, attempts int, headers jsonb default null
 ) returns bigint
@@ -306,21 +341,54 @@ end
 $$;
 comment on function penstock.purge_dlq is 'Deletes the dead letters of one queue, or of all. Returns how many.';
 
+create or replace function penstock.purge_dlq_page(
+    queue_name text, page_size int default 10000, after_id bigint default 0, out affected bigint, out last_id bigint
+)
+language plpgsql security definer
+/*hot*/
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+    ids bigint[];
+begin
+    perform penstock._check_range('page_size', page_size, 1, 100000);
+    ids := array(
+        select d.id from penstock.dead d where d.queue_id = queue and d.id > coalesce(after_id, 0)
+        order by d.id limit page_size for update skip locked
+    );
+    last_id := ids[page_size];
+    affected := penstock._delete_dead(queue, ids);
+end
+$$;
+comment on function penstock.purge_dlq_page is
+    'purge_dlq() for at most page_size dead letters of a queue with ids above after_id. Returns how many, and the '
+    'after_id of the next page: null after the last page. Commit after each page.';
+
 create or replace function penstock._purge_dead(queue_id int, before timestamptz, most int) returns bigint
 language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    ids bigint[];
-    large_ids bigint[];
-begin
-    select array_agg(k.id) into ids
-    from (
+    ids bigint[] := array(
         select d.id from penstock.dead d
         where d.queue_id = queue_id and d.sweep_queue_id = queue_id and d.moved_at < before
         order by d.moved_at limit most for update skip locked
-    ) k;
-    if ids is null then
+    );
+begin
+    return penstock._delete_dead(queue_id, ids);
+end
+$$;
+comment on function penstock._purge_dead is 'Deletes dead letters of a queue that are older than a time.';
+
+create or replace function penstock._delete_dead(queue_id int, ids bigint[]) returns bigint
+language plpgsql
+as $$
+#variable_conflict use_variable
+declare
+    large_ids bigint[];
+begin
+    if ids = '{}' then
         return 0;
     end if;
     with removed as (
@@ -333,4 +401,5 @@ begin
     return cardinality(ids);
 end
 $$;
-comment on function penstock._purge_dead is 'Deletes dead letters of a queue that are older than a time.';
+comment on function penstock._delete_dead is
+    'Deletes these dead letters, which the caller has locked, and frees their payloads.';
