@@ -795,6 +795,5 @@ $$;
 comment on function penstock.get_queue_statistics is
     'Counts the messages of one queue or of each queue, by state. breakdown is null, ''priority'' or ''tenant'' '
     '(the top tenants with the most pending messages, 1 to 1000). completed_since limits completed_count to '
-    'messages completed after that time. A breakdown omits completed_count, dead_count and total_count. Counts up to '
-    '10,000 are exact. Beyond they are estimates, so that a call costs the same however many messages there are. '
-    'is_estimate is false if all counts of the row are exact.';
+    'messages completed after that time. A breakdown omits completed_count, dead_count and total_count. Counts '
+    'below 10,000 are exact. is_estimate: whether a count of the row is an estimate.';
