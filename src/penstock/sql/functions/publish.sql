@@ -272,10 +272,10 @@ begin
         end if;
     end if;
     if /*large_message*/ then
-        return (penstock._publish(
-            null, penstock._queues_of_topic(topic_name), null, null, deliver_after, priority, tenant, headers,
-            ttl_seconds, dedup_key, null, null, null, null, null, null, payload, body
-        ))[1];
+        return penstock._publish_large(
+            null, penstock._queues_of_topic(topic_name), payload, body, deliver_after, priority, tenant, headers,
+            ttl_seconds, dedup_key
+        );
     end if;
     return penstock.publish_messages(
         topic_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
@@ -325,10 +325,10 @@ begin
         end if;
     end if;
     if /*large_message*/ then
-        return (penstock._publish(
-            queue_name, array[penstock._queue_id(queue_name, 'publish')], null, null, deliver_after, priority, tenant,
-            headers, ttl_seconds, dedup_key, null, null, null, null, null, null, payload, body
-        ))[1];
+        return penstock._publish_large(
+            queue_name, array[penstock._queue_id(queue_name, 'publish')], payload, body, deliver_after, priority, tenant,
+            headers, ttl_seconds, dedup_key
+        );
     end if;
     return penstock.send_messages(
         queue_name, case when payload is not null or body is null then array[payload] end, deliver_after, priority,
@@ -339,6 +339,23 @@ end
 $$;
 comment on function penstock.send_message is
     'Sends a message to one queue, without a topic. Options as in publish_message().';
+
+-- The short path of the callers does without most settings of the general path.
+create or replace function penstock._publish_large(
+    queue_name text, queue_ids int[], payload jsonb, body bytea, deliver_after timestamptz, priority int, tenant text,
+    headers jsonb, ttl_seconds int, dedup_key text
+) returns bigint
+language plpgsql
+/*hot*/
+as $$
+begin
+    return (penstock._publish(
+        queue_name, queue_ids, null, null, deliver_after, priority, tenant, headers, ttl_seconds, dedup_key,
+        null, null, null, null, null, null, payload, body
+    ))[1];
+end
+$$;
+comment on function penstock._publish_large is 'Publishes one message whose payload or body is large.';
 
 -- The caller holds the queue's lock and drew the ids under that lock. A null id: a dedup key refused the message.
 create or replace function penstock._put(
