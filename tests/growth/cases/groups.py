@@ -30,7 +30,7 @@ CASES = [
         law="constant",
         build=_open,
         call=EXAMINE,
-        sizes=(10, 500),
+        sizes=(500, 1_500),
         most=1.5,
     ),
 ]
