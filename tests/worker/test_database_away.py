@@ -265,6 +265,7 @@ def test_a_server_that_crashes_or_takes_no_changes_finds_its_worker_again(
         worker.says(AWAY)
         frail.start()
         stage.done("note", *(handle.id for handle in handles[::100]))
+        worker.says(BACK)
         with psycopg.connect(frail.dsn(), autocommit=True) as sql:
             sql.execute("alter system set default_transaction_read_only = on")
             sql.execute("select pg_reload_conf()")
