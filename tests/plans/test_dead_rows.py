@@ -16,7 +16,7 @@ from .observed import Session
 DEAD_ROWS = 20_000
 BATCH = 100
 
-# Those that read a range: it must begin where the living do. A walk over the dead touches a block for each of them:
+# Those that read a range: it must begin where the living do. A walk over the dead touches a block for each:
 # thousands. The bounds leave room for what depends on the time, such as leases that ended in the last second.
 RANGES = [
     Call(
