@@ -6,10 +6,13 @@ import asyncio
 import signal
 import subprocess
 import sys
+from typing import Any
+
+import psycopg
 
 from penstock import App, Worker
 
-from .stage import PATIENCE
+from .stage import PATIENCE, holds, one
 
 # The signal comes while the second of six is started, before any other part of the supervisor knows of it.
 SUPERVISE = """
@@ -88,4 +91,28 @@ async def test_a_worker_that_is_stopped_before_it_begins_does_not_begin(database
     async with asyncio.timeout(PATIENCE):
         await worker.run()
     assert not worker.started.is_set()
+    await app.aclose()
+
+
+async def test_a_worker_that_is_stopped_while_it_registers_claims_nothing(
+    database18: str, sql18: psycopg.Connection[Any]
+) -> None:
+    app = App(database18)
+
+    @app.task()
+    async def nothing() -> None:
+        pass
+
+    await nothing.enqueue_async()
+    worker = Worker(app)
+    with psycopg.connect(database18) as other:
+        other.execute("lock table penstock.workers in exclusive mode")
+        running = asyncio.ensure_future(worker.run())
+        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'register_worker'"
+        await holds(lambda: one(sql18, waits), "the worker registers")
+        worker.stop()
+        async with asyncio.timeout(PATIENCE):
+            await running
+    assert not worker.started.is_set()
+    assert one(sql18, "select count(*) from penstock.ready") == 1
     await app.aclose()

@@ -148,3 +148,50 @@ async def test_a_notification_concerns_the_watch_of_its_queue_alone(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.mark.parametrize("how", ["revoked", "deleted"])
+async def test_a_queue_that_is_lost_does_not_cost_the_leases_of_the_others(
+    sql18: Sql, database18: str, how: str
+) -> None:
+    app, lost, kept = App(), asyncio.Event(), asyncio.Event()
+    begun: list[float] = []
+
+    @app.task(queue="lost")
+    async def loses() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            lost.set()
+
+    @app.task(queue="kept")
+    async def keeps() -> None:
+        begun.append(time.monotonic())
+        await asyncio.sleep(6)
+        kept.set()
+
+    worker, other = (f"{name}_{sql18.info.dbname}" for name in ("worker", "other"))
+    sql18.execute(f"create role {worker} login; create role {other}".encode())
+    try:
+        sql18.execute(f"grant penstock_consumer, penstock_publisher to {worker}".encode())
+        sql18.execute("select penstock.declare_queue(name) from unnest(array['lost', 'kept']) name")
+        async with working(app, database18.replace("postgres@", f"{worker}@"), lease=2):
+            await keeps.enqueue_async()
+            await loses.enqueue_async()
+            await holds(lambda: count_active(sql18) == 2, "both have begun")
+            if how == "revoked":
+                sql18.execute("select penstock.grant_queue(%s, 'lost', 'consume')", [other])
+            else:
+                sql18.execute("select penstock.delete_queue('lost')")
+            await asyncio.wait_for(lost.wait(), 5)
+            await asyncio.wait_for(kept.wait(), 20)
+            assert len(begun) == 1, "its lease was lost"
+    finally:
+        sql18.execute("select penstock.delete_queue('lost')")
+        sql18.execute(f"drop role {other}; drop owned by {worker}; drop role {worker}".encode())
+
+
+def count_active(sql: Sql) -> int:
+    row = sql.execute("select count(*) from penstock.active").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -12,7 +12,13 @@ import psycopg
 from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.concurrency import async_sleep, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound
+from penstock.errors import (
+    ConnectionLost,
+    DatabaseUnavailable,
+    PenstockError,
+    PermissionDenied,
+    QueueNotFound,
+)
 from penstock.sql_call import Call
 
 from .run import HeldRuns, Run
@@ -108,6 +114,6 @@ class Leases:
     async def _attempt(self, call: Call[T]) -> T | None:
         try:
             timed = await self._client.internals.attempt(call, beyond=True)
-        except QueueNotFound:
-            return None
+        except (QueueNotFound, PermissionDenied):
+            return None  # because of one queue, which must not cost the leases of the others
         return timed.result

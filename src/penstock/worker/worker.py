@@ -281,7 +281,7 @@ class Worker:
                 self._health.set_ready(False, f"the database cannot be reached: {exc}")
             else:
                 return True
-            await _unless(self._stop, backoff.next())
+            await _unless(backoff.next(), self._stop)
         return False
 
     async def _declare(self, client: AsyncClient) -> None:
@@ -302,7 +302,10 @@ class Worker:
         loops = [self._loop_of(loop, name) for name, loop in parts.loops().items()]
         try:
             # A worker that says that it works is in the list of workers.
-            await _unless(parts.registry.tried, REGISTER_SECONDS)
+            await _unless(REGISTER_SECONDS, parts.registry.tried, self._stop)
+            if self._stop.is_set():
+                logger.info("stopped")
+                return
             fetching = self._loop_of(parts.fetcher.run(), "fetcher")
             loops.append(fetching)
             self._contact = parts.contact
@@ -363,7 +366,7 @@ class Worker:
     async def _a_moment(self, patience: float) -> None:
         """Wait until a run ends, or stop() is called again."""
         self._stop.clear()
-        await _unless(self._stop, patience)
+        await _unless(patience, self._stop)
 
     def _slot_freed(self) -> None:
         """A run has ended: _drain() looks again."""
@@ -398,11 +401,14 @@ class Worker:
             await asyncio.wait({loop}, timeout=self._last_words())
 
 
-async def _unless(event: asyncio.Event, pause: float) -> None:
-    """Wait for so many seconds, or until the event is set."""
-    waiting = asyncio.ensure_future(event.wait())
-    await asyncio.wait({waiting}, timeout=pause)
-    waiting.cancel()
+async def _unless(pause: float, *events: asyncio.Event) -> None:
+    """Wait for so many seconds, or until one of the events is set."""
+    waiting = {asyncio.ensure_future(event.wait()) for event in events}
+    try:
+        await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waiting:
+            one.cancel()
 
 
 def _chosen(app: App, queues: Sequence[str] | None) -> tuple[str, ...]:
