@@ -318,3 +318,11 @@ def test_a_deleted_queue_frees_the_payloads_of_every_state(engine: Engine) -> No
     kept = engine.value("create_queue", "kept", "t", max_delivery_attempts=1)
     assert engine.query("select distinct queue_id from penstock.payload_references") == [(kept,)]
     assert engine.count("payloads") == engine.count("payload_references") == 4
+
+
+def test_a_single_message_is_measured_as_in_a_batch(engine: Engine) -> None:
+    engine.queue("q", max_payload_bytes=2000)
+    engine.rows("send_messages", "q", [Jsonb("x" * 1988)])
+    engine.send("q", "x" * 1988)
+    with pytest.raises(psycopg.Error, match="a payload of 2001 bytes is over the limit of 2000 bytes"):
+        engine.send("q", "x" * 1989)

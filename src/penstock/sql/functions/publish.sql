@@ -598,7 +598,8 @@ begin
         return '{}';
     end if;
     if is_large then
-        largest := coalesce(octet_length(large_body), pg_column_size(array[large_payload]));
+        -- An element is not compressed, and has its own size, without the header of the array.
+        largest := coalesce(octet_length(large_body), pg_column_size((array[large_payload])[1]));
         large := '{true}';
     elsif coalesce(pg_column_size(payloads), 0) + coalesce(pg_column_size(bodies), 0) > inline_limit then
         select max(m.size) into largest
