@@ -59,6 +59,11 @@ one._argv = ["sleep", "600"]
 sys.exit(one.run())
 """
 
+# Sessions that wait for the lock of the registry.
+REGISTERS = """
+select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'register_worker'
+"""
+
 
 def run(program: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -108,8 +113,7 @@ async def test_a_worker_that_is_stopped_while_it_registers_claims_nothing(
     with psycopg.connect(database18) as other:
         other.execute("lock table penstock.workers in exclusive mode")
         running = asyncio.ensure_future(worker.run())
-        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'register_worker'"
-        await holds(lambda: one(sql18, waits), "the worker registers")
+        await holds(lambda: one(sql18, REGISTERS), "the worker registers")
         worker.stop()
         async with asyncio.timeout(PATIENCE):
             await running
