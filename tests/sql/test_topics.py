@@ -128,4 +128,5 @@ def test_a_publish_to_many_queues_reads_few_blocks_for_each(engine18: Engine) ->
     engine18.publish("t")
     explain = "explain (analyze, buffers, format json) select penstock.publish_message('t', '1')"
     plan = engine18.query(explain)[0][0][0]["Plan"]
-    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 4 * 200
+    # An index entry and a row for each queue, and now and then a new page.
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 5 * 200
