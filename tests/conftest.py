@@ -32,11 +32,13 @@ SETTINGS = {
 
 ROOM_BYTES = 8 * 2**30
 
-# Tests in the background of a script ignore Ctrl-C, under nohup they ignore SIGHUP. Some tests send both.
+# A script ignores SIGINT and SIGQUIT for what it starts in the background, and nohup ignores SIGHUP. Some
+# tests send these signals.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 def in_memory() -> Path | None:
