@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from penstock.models import (
     Topic,
 )
 from penstock.schema import SchemaVersion
+from penstock.sql_call import Call
 from penstock.values import Duration
 
 from .call_runner import AsyncCallRunner
@@ -170,7 +171,7 @@ class AsyncAdministration(AsyncCallRunner):
         All of them: in pages, each in its own transaction. The given ones: in one transaction.
         """
         if message_ids is None:
-            return await self._requeue_by_pages(queue_name, None, None)
+            return await self._by_pages(lambda after: calls.requeue_dlq_page(queue_name, PAGE_SIZE, after))
         return await self._run(calls.requeue_dlq_messages(queue_name, message_ids))
 
     async def requeue_dlq_page(
@@ -189,15 +190,14 @@ class AsyncAdministration(AsyncCallRunner):
         """
         return await self._run(calls.requeue_dlq_page(queue_name, page_size, after_id, attempts, headers))
 
-    async def _requeue_by_pages(
-        self, queue_name: str, attempts: int | None, headers: Mapping[str, Any] | None
-    ) -> int:
-        requeued, after_id = 0, 0
+    async def _by_pages(self, page_after: Callable[[int], Call[DeadLetterPage]]) -> int:
+        """Run one page after the other. Returns how many dead letters they had."""
+        affected, after_id = 0, 0
         while True:
-            page = await self._run(calls.requeue_dlq_page(queue_name, PAGE_SIZE, after_id, attempts, headers))
-            requeued += page.affected
+            page = await self._run(page_after(after_id))
+            affected += page.affected
             if page.last_id is None:
-                return requeued
+                return affected
             after_id = page.last_id
 
     async def add_retries(
@@ -209,7 +209,9 @@ class AsyncAdministration(AsyncCallRunner):
         """
         if attempts is None:
             raise InvalidArgument("attempts must be given, not None")
-        return await self._requeue_by_pages(queue_name, attempts, headers)
+        return await self._by_pages(
+            lambda after: calls.requeue_dlq_page(queue_name, PAGE_SIZE, after, attempts, headers)
+        )
 
     async def purge_dlq(self, queue_name: str | None = None) -> int:
         """Delete the dead letters of a queue, or of all queues. Returns how many.
@@ -218,13 +220,7 @@ class AsyncAdministration(AsyncCallRunner):
         """
         if queue_name is None:
             return await self._run(calls.purge_dlq(None))
-        purged, after_id = 0, 0
-        while True:
-            page = await self._run(calls.purge_dlq_page(queue_name, PAGE_SIZE, after_id))
-            purged += page.affected
-            if page.last_id is None:
-                return purged
-            after_id = page.last_id
+        return await self._by_pages(lambda after: calls.purge_dlq_page(queue_name, PAGE_SIZE, after))
 
     async def purge_dlq_page(
         self, queue_name: str, *, page_size: int = PAGE_SIZE, after_id: int = 0

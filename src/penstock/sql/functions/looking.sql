@@ -27,51 +27,8 @@ begin
         when q.consumers is not null and not penstock._may(q.consumers) then true
         when q.paused_at is not null then false
         else coalesce(
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 0 and r.rank >= f.ranks[1] order by r.rank, r.id limit 1
-            ),
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 1 and r.rank >= f.ranks[2] order by r.rank, r.id limit 1
-            ),
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 2 and r.rank >= f.ranks[3] order by r.rank, r.id limit 1
-            ),
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 3 and r.rank >= f.ranks[4] order by r.rank, r.id limit 1
-            ),
-            (
-                select true from penstock.active a
-                where a.queue_id = q.id and a.sweep_queue_id = q.id and a.vt > f.since and a.vt < now
-                order by a.vt limit 1
-            ),
-            (
-                select true from penstock.scheduled s
-                where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 0 and s.due_at > f.since
-                    and s.due_at <= now
-                order by s.due_at limit 1
-            ),
-            (
-                select true from penstock.scheduled s
-                where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 1 and s.due_at > f.since
-                    and s.due_at <= now
-                order by s.due_at limit 1
-            ),
-            (
-                select true from penstock.scheduled s
-                where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 2 and s.due_at > f.since
-                    and s.due_at <= now
-                order by s.due_at limit 1
-            ),
-            (
-                select true from penstock.scheduled s
-                where s.queue_id = q.id and s.sweep_queue_id = q.id and s.priority = 3 and s.due_at > f.since
-                    and s.due_at <= now
-                order by s.due_at limit 1
-            ),
+            /*ready_probes*/,
+            /*due_probes*/,
             (
                 select true from penstock.scheduled s where s.queue_id = q.id and s.parked_as is not null
                 order by s.parked_as limit 1

@@ -665,22 +665,7 @@ begin
     select
         q.id, q.name,
         coalesce(
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 0 and r.rank >= f.ranks[1] order by r.rank, r.id limit 1
-            ),
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 1 and r.rank >= f.ranks[2] order by r.rank, r.id limit 1
-            ),
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 2 and r.rank >= f.ranks[3] order by r.rank, r.id limit 1
-            ),
-            (
-                select true from penstock.ready r
-                where r.queue_id = q.id and r.priority = 3 and r.rank >= f.ranks[4] order by r.rank, r.id limit 1
-            ),
+            /*ready_probes*/,
             (
                 select true from penstock.waiting w
                 where w.queue_id = q.id and w.sweep_queue_id = q.id and w.rank >= f.waiting_rank order by w.rank limit 1
