@@ -12,10 +12,11 @@ import argparse
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg
-from tests.growth.case import Case
+from tests.growth.case import Case, old_snapshot
 from tests.growth.cases import CASES
 
 from bench import report
@@ -35,19 +36,20 @@ def measure(server: Arena, case: Case, size: int, *, is_held: bool) -> float:
     """The cost of a case in a database of this size."""
     dsn = server.database(MEASURED, template=TEMPLATE)
     if not is_held:
-        return _built_and_measured(dsn, case, size)
+        with old_snapshot(dsn) if case.holds_vacuum_back else nullcontext():
+            return _built_and_measured(dsn, case, size)
     with held_snapshot(dsn, writes=False):
         with psycopg.connect(dsn, autocommit=True) as connection:
-            turn_over(connection, lambda: case.build(connection, size))
-        return _built_and_measured(dsn, case, size)
+            base = turn_over(connection, lambda: case.build(connection, size))
+        return _built_and_measured(dsn, case, size, base)
 
 
-def _built_and_measured(dsn: str, case: Case, size: int) -> float:
+def _built_and_measured(dsn: str, case: Case, size: int, base: int = 0) -> float:
     with psycopg.connect(dsn, autocommit=True) as connection:
         case.build(connection, size)
         connection.execute("analyze")
     with psycopg.connect(dsn, autocommit=True) as caller:
-        return case.measure(caller, size)
+        return case.measure(caller, size, base)
 
 
 def find(server: Arena, case: Case, scale: int, *, hold: bool) -> Finding:

@@ -26,7 +26,8 @@ HOT = ("ready", "scheduled", "active", "floors", "dedup", "payload_references", 
 # Which role may call which function. The admin may call all.
 CALLABLE = {
     "penstock_publisher": """
-        publish_message publish_messages send_message send_messages cancel_message clock schema_version
+        publish_message publish_messages send_message send_messages cancel_message
+        deliver_message_now deliver_messages_now clock schema_version
         declare_queue queue_difference done_channel create_group put_schedule advance_schedule list_schedules
         get_result
     """,
@@ -35,18 +36,22 @@ CALLABLE = {
         nack_messages release_messages reject_messages
         consume_tasks park_messages queues_with_work
         reject_message reject_unreadable_messages extend_message_vt batch_extend_message_vt pulse channel
-        extend_queue_keep_alive maintain clock schema_version declare_queue queue_difference
+        extend_queue_keep_alive maintain sample clock schema_version declare_queue queue_difference
         done_channel ack_tasks announce_done finish_groups register_worker beat_worker forget_worker
     """,
     "penstock_viewer": """
-        list_topics list_queues get_queue_statistics list_messages list_dlq_messages get_message get_result
-        explain_delivery clock schema_version done_channel list_groups list_schedules list_workers
+        list_topics list_queues get_queue_statistics queue_history overview_history list_messages
+        list_dlq_messages get_message get_result
+        explain_delivery explain_delivery_data search_messages list_dlq_groups list_tenants list_permits
+        get_operation list_operations list_actions clock schema_version done_channel list_groups
+        list_schedules list_workers
         diagnose_server diagnose_holders diagnose_tables diagnose_statements diagnose_engine
         diagnose_queues diagnose_errors diagnose_leases diagnose_parked diagnose_priorities diagnose_groups
     """,
     "penstock_admin": """
         create_topic delete_topic create_queue alter_queue delete_queue pause_queue resume_queue
         requeue_dlq_messages requeue_dlq_page add_retries purge_dlq purge_dlq_page purge_queue
+        delete_dlq_messages start_operation advance_operation cancel_operation record_action
         purge_all_messages
         cleanup_queue_messages cleanup_topic_messages cleanup_expired_exclusive_queues raise_floor
         delete_group pause_schedule resume_schedule run_schedule delete_schedule
@@ -56,6 +61,9 @@ CALLABLE = {
 
 MESSAGE = """setof (message_id, queue_name, payload, body, headers, consumer_token, delivery_attempts, vt,
     published_at, priority, tenant, attempts_limit, lost_deliveries, queue_capped)"""
+OPERATION = """setof (id, action, state, queue_name, error_key, per_second, with_canary, who, role_name,
+    total_count, total_is_estimate, done_count, failed_count, canary_id, cancel_requested, created_at,
+    started_at, advanced_at, finished_at, done_per_second, note)"""
 OPTIONS = """deliver_after timestamptz = NULL, priority int4 = 2, tenant text = NULL, headers jsonb = NULL,
     ttl_seconds int4 = NULL"""
 EACH = """deliver_afters timestamptz[] = NULL, priorities int4[] = NULL, tenants text[] = NULL,
@@ -99,6 +107,19 @@ SIGNATURES = {
         """setof (queue_name, pending_count, processing_count, completed_count, total_count,
         delayed_count, dead_count, oldest_pending_seconds, waiting_count, priority, tenant,
         is_estimate)""",
+    ),
+    "queue_history": (
+        """queue_name text, since timestamptz = NULL, until timestamptz = NULL, step_seconds int4 = NULL""",
+        """setof (at, ready_count, waiting_count, delayed_count, processing_count, dead_count, peak_count,
+        is_estimate, oldest_seconds, published_count, completed_count, failed_count, buried_count,
+        published_rate, completed_rate, failed_rate, buried_rate, wait_p50, wait_p95, wait_p99, run_p50,
+        run_p95, run_p99)""",
+    ),
+    "overview_history": (
+        "points int4 = 12, step_seconds int4 = 300",
+        """setof (queue_name, at, ready_count, waiting_count, delayed_count, processing_count, dead_count,
+        is_estimate, oldest_seconds, published_rate, completed_rate, failed_rate, buried_rate,
+        series_until, ready_series, published_series, completed_series)""",
     ),
     "publish_message": (
         f"topic_name text, payload jsonb, {OPTIONS}, body bytea = NULL, dedup_key text = NULL",
@@ -168,13 +189,66 @@ SIGNATURES = {
     ),
     "pulse": ("token text, vt_seconds int4, queue_names text[] = NULL, message_ids int8[] = NULL", "int8"),
     "list_dlq_messages": (
-        "queue_name text = NULL, page_size int4 = NULL, after text = NULL, newest_first bool = false",
+        """queue_name text = NULL, page_size int4 = NULL, after text = NULL, newest_first bool = false,
+        error_key text = NULL""",
         """setof (queue_name, message_id, payload, body, delivery_attempts, reason, last_error, errors,
-        moved_at, priority, tenant, headers, published_at, cursor)""",
+        moved_at, priority, tenant, headers, published_at, error_key, cursor)""",
     ),
-    "requeue_dlq_messages": ("queue_name text, message_ids int8[] = NULL", "int8"),
+    "list_dlq_groups": (
+        "queue_name text = NULL, page_size int4 = 100, after text = NULL",
+        """setof (queue_name, error_key, dead_count, is_estimate, first_at, last_at, sample_ids,
+        cursor)""",
+    ),
+    "requeue_dlq_messages": (
+        "queue_name text, message_ids int8[] = NULL, error_key text = NULL",
+        "int8",
+    ),
+    "delete_dlq_messages": ("queue_name text, message_ids int8[]", "int8"),
+    "start_operation": (
+        """action text, queue_name text, error_key text = NULL, per_second int4 = NULL,
+        with_canary bool = false, who text = NULL""",
+        "int8",
+    ),
+    "advance_operation": ("operation_id int8, batch_size int4 = 1000", OPERATION),
+    "cancel_operation": ("operation_id int8", "bool"),
+    "get_operation": ("operation_id int8", OPERATION),
+    "list_operations": (
+        "unfinished bool = false, page_size int4 = 100, before_id int8 = NULL",
+        OPERATION,
+    ),
+    "list_tenants": (
+        "queue_name text, page_size int4 = 100, after text = NULL",
+        """setof (tenant, ready_count, waiting_count, active_count, is_estimate, served_count,
+        served_share, wait_p95_seconds, queue_wait_median_seconds, tenant_max_active, cursor)""",
+    ),
+    "list_permits": (
+        "queue_name text",
+        "setof (priority, status, permit_count, consumer, hostname, pid, since, message_ids)",
+    ),
+    "record_action": (
+        """action text, queue_name text = NULL, details jsonb = NULL, outcome text = 'done',
+        who text = NULL""",
+        "int8",
+    ),
+    "list_actions": (
+        "queue_name text = NULL, page_size int4 = 100, before_id int8 = NULL",
+        "setof (id, at, who, role_name, action, queue_name, details, outcome)",
+    ),
+    "search_messages": (
+        """message_id int8 = NULL, queue_name text = NULL, state text = NULL, tenant text = NULL,
+        dedup_key text = NULL, task_name text = NULL, payload_path text[] = NULL,
+        payload_value text = NULL, page_size int4 = 50, deadline_ms int4 = 500""",
+        "(matches, examined_count, is_complete, stopped_at)",
+    ),
+    "deliver_message_now": ("queue_name text, message_id int8", "bool"),
+    "deliver_messages_now": ("queue_name text, message_ids int8[]", "setof int8"),
+    "explain_delivery_data": (
+        "queue_name text, message_id int8",
+        """(state, cause, paused_at, cap, cap_value, quota, taken, ahead, ahead_is_limit, since,
+        until, consumer, task_name, attempt, error, remedies, explanation)""",
+    ),
     "add_retries": ("queue_name text, attempts int4, headers jsonb = NULL", "int8"),
-    "purge_dlq": ("queue_name text = NULL", "int8"),
+    "purge_dlq": ("queue_name text = NULL, error_key text = NULL", "int8"),
     "requeue_dlq_page": (
         """queue_name text, page_size int4 = 10000, after_id int8 = 0, attempts int4 = NULL,
         headers jsonb = NULL""",
@@ -190,7 +264,7 @@ SIGNATURES = {
     "get_message": (
         "queue_name text, message_id int8",
         """setof (message_id, queue_name, state, priority, tenant, delivery_attempts, published_at,
-        expires_at, due_at, vt, claimed_at, consumer, dedup_key, reason, last_error, errors,
+        expires_at, due_at, vt, claimed_at, consumer, dedup_key, reason, last_error, error_key, errors,
         moved_at, completed_at, result, headers, payload, body)""",
     ),
     "get_result": (
@@ -204,6 +278,7 @@ SIGNATURES = {
     "cleanup_expired_exclusive_queues": ("", "int8"),
     "purge_queue": ("queue_name text", "int8"),
     "purge_all_messages": ("after_queue_id int8 = 0", "int8"),
+    "sample": ("", "float8"),
     "maintain": ("queue_names text[] = NULL", "setof (action, queue_name, affected)"),
     "raise_floor": ("queue_name text", "bool"),
     "channel": ("queue_name text", "text"),

@@ -1,7 +1,8 @@
 """A database that is built twice while vacuum is held back: to leave dead rows, and then to be measured.
 
-The dead rows have negative ids and ranks, below every floor, as if the queues had turned them over before. So
-the second build gets the ids that a fresh database gives, and statements of a case that name an id fit.
+The second build has the same queue ids as the first and higher message ids: as if the queues had turned the
+rows of the first build over. maintain() would have raised their floors, so the floors begin at the last id of
+the past.
 """
 
 from __future__ import annotations
@@ -14,39 +15,44 @@ from psycopg import sql
 
 Connection = psycopg.Connection[Any]
 
-PAST = -(10**12)
 SCHEMA = "penstock"
-# A queue's newest floor is the one with the highest tick, so ticks go on.
-GOING_ON = {"floor_ticks"}
+# Ids and ranks of the past are not given again. A queue's newest floor is the one with the highest tick.
+GOING_ON = {"message_ids", "floor_ticks"}
+# In life no queue, no topic and no day comes again: no dead row lies beside a live one of the same key.
+WITHOUT_A_PAST = {"done_days", "queues", "topics"}
 
 
-def turn_over(connection: Connection, build: Callable[[], None]) -> None:
-    """Build, and delete all of it again: tables, sequences and ids are as before, but for the dead rows."""
+def turn_over(connection: Connection, build: Callable[[], None]) -> int:
+    """Build, and delete all of it again: all is as before, but for the dead rows. Returns the last id."""
     tables, full, sequences = _tables(connection), _full(connection), _sequences(connection)
-    connection.execute(f"alter sequence {SCHEMA}.message_ids minvalue {PAST} restart {PAST}".encode())
-    connection.execute(_FLOORS_OF_THE_PAST.encode())
     build()
-    connection.execute(f"drop function {SCHEMA}.floors_of_the_past cascade".encode())
     for table in _tables(connection) - tables:
         connection.execute(_of("drop table if exists {} cascade", table))
+    connection.execute(
+        f"truncate {', '.join(f'{SCHEMA}.{table}' for table in sorted(WITHOUT_A_PAST))}".encode()
+    )
     for table in tables - full:
         connection.execute(_of("delete from {}", table))
     for name, (last, is_called) in sequences.items():
         if name not in GOING_ON:
             connection.execute("select setval(%s, %s, %s)", (f"{SCHEMA}.{name}", last, is_called))
+    last, is_called = _sequences(connection)["message_ids"]
+    base = last if is_called else last - 1
+    connection.execute(_RAISED_FLOORS.format(base=base).encode())
+    return base
 
 
-_FLOORS_OF_THE_PAST = f"""
-    create function {SCHEMA}.floors_of_the_past() returns trigger language plpgsql as $$
+_RAISED_FLOORS = f"""
+    create function {SCHEMA}.raised_floors() returns trigger language plpgsql as $$
     begin
-        new.ranks := array(select {PAST} from unnest(new.ranks));
-        new.permit_ranks := array(select {PAST} from unnest(new.permit_ranks));
-        new.waiting_rank := {PAST};
-        new.check_rank := {PAST};
+        new.ranks := array(select greatest(r, {{base}}) from unnest(new.ranks) r);
+        new.permit_ranks := array(select greatest(r, {{base}}) from unnest(new.permit_ranks) r);
+        new.waiting_rank := greatest(new.waiting_rank, {{base}});
+        new.check_rank := greatest(new.check_rank, {{base}});
         return new;
     end $$;
-    create trigger floors_of_the_past before insert on {SCHEMA}.floors
-    for each row when (new.previous_tick is null) execute function {SCHEMA}.floors_of_the_past()
+    create trigger raised_floors before insert on {SCHEMA}.floors
+    for each row when (new.previous_tick is null) execute function {SCHEMA}.raised_floors()
 """
 
 

@@ -2,16 +2,25 @@
 
 psycopg waits for an answer for as long as TCP keeps the connection. Behind a proxy that forwards nothing any
 more, TCP keeps it for ever.
+
+A large statement is sent in a thread that blocks. Where libpq may not block, it moves what is left to the
+front of its buffer after each piece that the socket takes: a quadratic time, seconds for 256 MB.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import os
 import select
+import socket
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import psycopg
 from psycopg.waiting import Wait
@@ -34,6 +43,9 @@ logger = logging.getLogger("penstock")
 # Less than the interval at which psycopg resumes a generator without anything being ready.
 SURELY_READY_SECONDS = 0.05
 
+# How often a client looks at what a thread sends.
+LOOK_SECONDS = 0.1
+
 T = TypeVar("T")
 
 
@@ -51,8 +63,22 @@ class AsyncWatchedConnection(psycopg.AsyncConnection[Any]):
     awaited = ""
     # For how long the server was silent when the client closed the connection; 0: it was not.
     silence_lasted = 0.0
+    # Whether the statement that is sent next is large. Such a statement must not be prepared.
+    sends_much = False
 
     async def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
+        if self.sends_much and _unsent(self.fileno()) is not None:
+            loop, ended = asyncio.get_running_loop(), asyncio.Event()
+            step = _FirstStep(self, gen, lambda: _set_in(loop, ended))
+            try:
+                while not ended.is_set():
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(ended.wait(), LOOK_SECONDS)
+                    step.look()
+            except BaseException:
+                step.abandon()
+                raise
+            gen = step.rest()
         if (limit := self.silence_limit) is not None:
             gen = _watched(self, gen, limit)
         return await super().wait(gen, *arguments, **options)
@@ -64,8 +90,19 @@ class WatchedConnection(psycopg.Connection[Any]):
     silence_limit: float | None = None
     awaited = ""
     silence_lasted = 0.0
+    sends_much = False
 
     def wait(self, gen: PQGen[T], *arguments: Any, **options: Any) -> T:
+        if self.sends_much and _unsent(self.fileno()) is not None:
+            ended = threading.Event()
+            step = _FirstStep(self, gen, ended.set)
+            try:
+                while not ended.wait(LOOK_SECONDS):
+                    step.look()
+            except BaseException:
+                step.abandon()
+                raise
+            gen = step.rest()
         if (limit := self.silence_limit) is not None:
             gen = _watched(self, gen, limit)
         return super().wait(gen, *arguments, **options)
@@ -89,6 +126,100 @@ class SilenceLog:
             connection.awaited,
             lasted,
         )
+
+
+def _set_in(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event from another thread. In a loop that is closed, no task waits."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(event.set)
+
+
+class _FirstStep(Generic[T]):
+    """The first step of a generator of psycopg, in a thread, with libpq in blocking mode: it sends all."""
+
+    def __init__(
+        self, connection: AsyncWatchedConnection | WatchedConnection, gen: PQGen[T], done: Callable[[], None]
+    ) -> None:
+        self._connection = connection
+        # A copy: libpq closes its own when the connection is lost, and the number may be used again.
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        self._gen = gen
+        self._done = done
+        self._wanted: int | None = None
+        self._end: BaseException | None = None
+        self._unsent: int | None = None
+        self._heard = time.monotonic()
+        self._is_silent = False
+        self._thread = threading.Thread(target=self._run, name="penstock send", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        pgconn = self._connection.pgconn
+        try:
+            pgconn.nonblocking = 0
+            self._wanted = next(self._gen)
+        except BaseException as exc:  # raised where the caller waits
+            self._end = exc
+        finally:
+            # A connection that is lost has no mode: the next step raises the error.
+            with suppress(psycopg.Error):
+                pgconn.nonblocking = 1
+            self._done()
+
+    def look(self) -> None:
+        """End the step if the server has read nothing for longer than the connection's limit."""
+        limit, now = self._connection.silence_limit, time.monotonic()
+        before, self._unsent = self._unsent, _unsent(self._socket.fileno())
+        # Where the server reads, the thread fills the buffer of the socket again: the number varies.
+        if self._unsent != before:
+            self._heard = now
+        elif limit is not None and now - self._heard >= limit:
+            self._is_silent = True
+            self._shut()
+
+    def rest(self) -> PQGen[T]:
+        """The generator as it is after its first step, which has ended."""
+        self._end_thread()
+        if self._is_silent:
+            self._gen.close()
+            raise _give_up(self._connection, self._connection.silence_limit or 0.0, is_interrupted=False)
+        return cast("PQGen[T]", _Begun(self._gen, self._wanted, self._end))
+
+    def abandon(self) -> None:
+        """Close the connection: the caller was interrupted, and the statement is incomplete."""
+        self._shut()
+        self._end_thread()
+        self._gen.close()
+        self._connection.pgconn.finish()
+
+    def _shut(self) -> None:
+        """From now on the thread cannot write."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _end_thread(self) -> None:
+        self._thread.join()
+        self._socket.close()
+
+
+class _Begun(Generator[int, int, T]):
+    """A generator whose first step another thread has taken: with what the step yielded, or its end."""
+
+    def __init__(self, gen: PQGen[T], wanted: int | None, end: BaseException | None) -> None:
+        self._gen = gen
+        self._wanted = wanted
+        self._end = end
+
+    def send(self, ready: int) -> int:
+        if self._end is not None:
+            raise self._end
+        if (wanted := self._wanted) is not None:
+            self._wanted = None
+            return wanted
+        return self._gen.send(cast("Any", ready))
+
+    def throw(self, *exc: Any) -> int:
+        return self._gen.throw(*exc)
 
 
 def _watched(connection: AsyncWatchedConnection | WatchedConnection, gen: PQGen[T], limit: float) -> PQGen[T]:

@@ -193,7 +193,7 @@ class QueueDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class ErrorDiagnosis:
-    """Causes of dead letters of the last hour: the first line of the error, and the number of messages."""
+    """Causes of dead letters of the last hour: the first line of the newest, and the number of messages."""
 
     queue_name: str
     reason: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -17,7 +17,11 @@ from .sql_call import json_array
 from .values import Duration, interval, moment, seconds
 from .wording import shown
 
-__all__ = ["Batch", "Options", "batches"]
+__all__ = ["CHUNK", "CHUNK_BYTES", "Batch", "Batched", "Options", "batches"]
+
+# The most messages, and bytes, in one statement.
+CHUNK = 1000
+CHUNK_BYTES = 1_000_000
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -30,6 +34,15 @@ class Options(msgspec.Struct, frozen=True):
     headers: Mapping[str, Any] | None = None
     ttl: Duration | None = None
     dedup_key: str | None = None
+
+    def with_own(self, message: NewMessage) -> Options:
+        """The options of a message whose common options are these."""
+        given = {
+            name: own for name in Options.__struct_fields__ if (own := getattr(message, name)) is not None
+        }
+        if "delay" in given or "deliver_after" in given:
+            given = {"delay": None, "deliver_after": None} | given
+        return msgspec.structs.replace(self, **given)
 
     def add_to(self, arguments: dict[str, Any]) -> None:
         """Add the options that are given to the arguments of the SQL function."""
@@ -91,6 +104,11 @@ class Batch:
         """Whether each message has a dedup key of its own."""
         return self.document is None and all(own and own.dedup_key for own in self.own)
 
+    @property
+    def size(self) -> int:
+        """How long the payloads are together."""
+        return sum(map(len, self.stored)) if self.document is None else len(self.document)
+
     def arguments(self) -> dict[str, Any]:
         """The batch as arguments of the SQL function: arrays for options that any message has of its own."""
         if self.document is not None:
@@ -133,6 +151,17 @@ def _own_options(message: NewMessage | None) -> dict[str, Any]:
     if message is not None:
         Options(**{name: getattr(message, name) for name in Options.__struct_fields__}).add_to(arguments)
     return arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """Payloads that the caller can encode in batches, in less time than one by one."""
+
+    payloads: Iterable[Any]
+    batches: Callable[[], Iterator[Batch]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.payloads)
 
 
 def batches(items: Sequence[object], codec: Codec[Any] | None, size: int) -> Iterator[Batch]:

@@ -15,6 +15,7 @@ __all__ = [
     "DeadLetterPage",
     "ErrorEntry",
     "GroupProgress",
+    "HistoryPoint",
     "ListedMessage",
     "ListedSchedule",
     "ListedWorker",
@@ -24,6 +25,7 @@ __all__ = [
     "Missed",
     "NewMessage",
     "QueueGrant",
+    "QueueOverview",
     "QueueSettings",
     "QueueStatistics",
     "Receipt",
@@ -143,8 +145,8 @@ class QueueStatistics:
     waiting_count: pending ones whose tenant is at tenant_max_active. processing_count: leased to a consumer.
     completed_count: done and still kept. total_count: pending, processing and completed. dead_count: dead
     letters. oldest_pending_seconds: how long ago the oldest pending one was published. priority, tenant: the
-    part of a breakdown that is counted. is_estimate: whether counts are estimates (those beyond 10,000), or
-    other tenants may have more.
+    part of a breakdown that is counted. is_estimate: whether counts are estimates (those beyond 10,000; those
+    beyond 20 if more than 50 queues have more), or other tenants may have more.
 
     Counts that a breakdown does not have are None.
     """
@@ -164,6 +166,72 @@ class QueueStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """What a queue did in a step of time, and its counts at the end of the step.
+
+    at: the end of the step. ready_count to dead_count: messages in each state at that time; is_estimate:
+    whether one of these counts is an estimate. peak_count: the most ready and waiting messages of the step.
+    oldest_seconds: how long the oldest of the first in line has been ready. published_count: messages that
+    came in, requeued dead letters among them. completed_count: messages that were acked. failed_count:
+    deliveries that failed, were rejected or were lost. buried_count: messages that became dead letters.
+    The rates are these per second. wait_, run_: how many seconds completed messages waited, from the time
+    they were ready, and how long their last delivery took, within 10 %; None if none was completed.
+    """
+
+    at: datetime
+    ready_count: int
+    waiting_count: int
+    delayed_count: int
+    processing_count: int
+    dead_count: int
+    peak_count: int
+    is_estimate: bool
+    oldest_seconds: float | None
+    published_count: int
+    completed_count: int
+    failed_count: int
+    buried_count: int
+    published_rate: float
+    completed_rate: float
+    failed_rate: float
+    buried_rate: float
+    wait_p50: float | None
+    wait_p95: float | None
+    wait_p99: float | None
+    run_p50: float | None
+    run_p95: float | None
+    run_p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """The newest sample of a queue, and series for small charts.
+
+    at: when the sample was taken; None if there is none yet. The counts are those of HistoryPoint, the rates
+    are per second and of the last minute. The series have a value for each step, oldest first: messages that
+    were ready at its end, and rates. series_until: the end of the last step.
+    """
+
+    queue_name: str
+    at: datetime | None
+    ready_count: int
+    waiting_count: int
+    delayed_count: int
+    processing_count: int
+    dead_count: int
+    is_estimate: bool
+    oldest_seconds: float | None
+    published_rate: float
+    completed_rate: float
+    failed_rate: float
+    buried_rate: float
+    series_until: datetime | None
+    ready_series: tuple[int, ...]
+    published_series: tuple[float, ...]
+    completed_series: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ErrorEntry:
     """One failed attempt."""
 
@@ -177,7 +245,8 @@ class DeadLetter:
     """A message that failed for good: why, and its last ten errors.
 
     reason: "no_attempts_left", "expired", or "failed" if it was rejected. delivery_attempts: how often it was
-    delivered. moved_at: when it became a dead letter. cursor: for the next page of list_dlq_messages().
+    delivered. moved_at: when it became a dead letter. error_key: the kind of its last error, as in
+    list_dlq_groups(). cursor: for the next page of list_dlq_messages().
     """
 
     queue_name: str
@@ -192,6 +261,7 @@ class DeadLetter:
     tenant: str | None
     headers: dict[str, Any]
     published_at: datetime
+    error_key: str
     cursor: str
 
 
@@ -225,8 +295,8 @@ class MessageDetails:
 
     expires_at: when its time to live is over. due_at: when a delayed message is delivered. leased_until,
     claimed_at, consumer: the lease of an active message; consumer is a fingerprint of its token. last_error,
-    errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter. completed_at, result: of
-    a completed message.
+    errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter; error_key: the kind of
+    its last error, as in list_dlq_groups(). completed_at, result: of a completed message.
     """
 
     message_id: int
@@ -244,6 +314,7 @@ class MessageDetails:
     dedup_key: str | None
     reason: str | None
     last_error: str | None
+    error_key: str | None
     errors: tuple[ErrorEntry, ...]
     moved_at: datetime | None
     completed_at: datetime | None

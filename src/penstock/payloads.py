@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 import msgspec
@@ -23,10 +24,12 @@ __all__ = [
     "MAX_BYTES",
     "UNREADABLE",
     "Codec",
+    "Columns",
     "Encoded",
     "Json",
     "Stored",
     "codec_of",
+    "columns_of",
     "decode",
     "encode",
     "encode_all",
@@ -96,16 +99,43 @@ def encode(payload: object, codec: Codec[Any] | None = None) -> Stored:
     return encode_json(plain)
 
 
-def encode_all(payloads: Sequence[object], most: int) -> str | None:
+Columns: TypeAlias = "dict[str, set[type]]"
+
+
+def columns_of(rows: Sequence[Any]) -> Columns | None:
+    """The types under each key of dicts that have the same keys and plain scalars only; None for all else.
+
+    It goes by column, in loops of the interpreter: with more rows than keys, that takes half of the time of
+    a step of Python for each value.
+    """
+    if set(map(type, rows)) != {dict} or set(map(len, rows)) != {len(rows[0])} or len(rows) < len(rows[0]):
+        return None
+    columns: Columns = {}
+    for name in rows[0]:
+        try:
+            column = list(map(itemgetter(name), rows))
+        except KeyError:
+            return None
+        columns[name] = types = set(map(type, column))
+        # The sum of floats says whether one of them is too large, infinite or not a number.
+        if type(name) is not str or not (
+            types <= _SCALARS or (types == {float} and sum(map(abs, column)) < EXPONENT_FROM)
+        ):
+            return None
+    return columns
+
+
+def encode_all(payloads: Sequence[object], most: int, columns: Columns | None = None) -> str | None:
     """Many payloads as one JSON array, the same text as of encode(), in a fraction of the time.
 
     None, where one of them is not plain JSON, or where all of them have more than so many bytes.
+    columns: what columns_of() found, if the caller has asked.
     """
     try:
-        if not _is_plain(payloads, MAX_DEPTH + 1):
+        if columns is None and columns_of(payloads) is None and not _is_plain(payloads, MAX_DEPTH + 1):
             return None
         encoded = _encode_plain(payloads)
-    except (ValueError, OverflowError, RecursionError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return None  # encode() tells which one it is
     return None if len(encoded) > most or b"\\u0000" in encoded else encoded.decode()
 

@@ -25,6 +25,7 @@ from .models import (
     DeadLetterPage,
     ErrorEntry,
     GroupProgress,
+    HistoryPoint,
     ListedMessage,
     ListedSchedule,
     ListedWorker,
@@ -32,20 +33,34 @@ from .models import (
     MessageDetails,
     MessageResult,
     QueueGrant,
+    QueueOverview,
     QueueSettings,
     QueueStatistics,
     Topic,
     UnreadableMessage,
 )
+from .operations import (
+    AuditEntry,
+    DeadLetterGroup,
+    DeliveryExplanation,
+    Operation,
+    PermitCount,
+    StoredMessage,
+    TenantShare,
+)
 from .payloads import UNREADABLE, Json, load_json
-from .sql_call import Row
+from .sql_call import PAYLOAD_AS_TEXT, Row
 
 __all__ = [
+    "AUDIT_ENTRY",
     "DEAD_LETTER",
+    "DEAD_LETTER_GROUP",
     "DEAD_LETTER_PAGE",
+    "DELIVERY_EXPLANATION",
     "ENGINE_DIAGNOSIS",
     "ERROR_DIAGNOSIS",
     "GROUP_PROGRESS",
+    "HISTORY_POINT",
     "HOLDER",
     "LISTED_MESSAGE",
     "LISTED_SCHEDULE",
@@ -53,20 +68,25 @@ __all__ = [
     "MAINTENANCE_RESULT",
     "MESSAGE_DETAILS",
     "MESSAGE_RESULT",
+    "OPERATION",
     "PARKED_DIAGNOSIS",
+    "PERMIT_COUNT",
     "QUEUE_DIAGNOSIS",
     "QUEUE_GRANT",
+    "QUEUE_OVERVIEW",
     "QUEUE_SETTINGS",
     "QUEUE_STATISTICS",
     "SERVER_DIAGNOSIS",
     "STATEMENT_DIAGNOSIS",
     "TABLE_DIAGNOSIS",
+    "TENANT_SHARE",
     "TOPIC",
     "UNREADABLE_MESSAGE",
     "epoch",
     "epoch_of_now",
     "moment",
     "seconds",
+    "stored_message",
 ]
 
 T = TypeVar("T")
@@ -123,6 +143,10 @@ def _object(text: str | None) -> dict[str, Any]:
 
 def _stored(text: str | None, body: Any) -> Json:
     return bytes(body) if body is not None else _loaded(text)
+
+
+def _maybe_bytes(body: Any) -> bytes | None:
+    return None if body is None else bytes(body)
 
 
 def _errors(text: str | None) -> tuple[ErrorEntry, ...]:
@@ -194,13 +218,13 @@ def _columns_of(model: type[T]) -> Columns[T]:
     def column(name: str, annotation: str) -> Column:
         if annotation.startswith("datetime"):
             return _time(name)
-        return _array(name) if annotation.startswith("tuple[") else Column((name,))
+        return _maybe_array(name) if annotation.startswith("tuple[") else Column((name,))
 
     found = fields(model)  # type: ignore[arg-type] # a model is a dataclass
     return Columns(model, tuple(column(field.name, str(field.type)) for field in found))
 
 
-_PAYLOAD = Column(("cast(payload as pg_catalog.text)", "body"), _stored)
+_PAYLOAD = Column((PAYLOAD_AS_TEXT, "body"), _stored)
 
 TOPIC = Columns(Topic, (*_plain("id", "name"), _time("created_at"), *_plain("queue_count")))
 
@@ -226,6 +250,10 @@ QUEUE_STATISTICS = Columns(
     ),
 )
 
+HISTORY_POINT = _columns_of(HistoryPoint)
+
+QUEUE_OVERVIEW = _columns_of(QueueOverview)
+
 DEAD_LETTER = Columns(
     DeadLetter,
     (
@@ -237,7 +265,7 @@ DEAD_LETTER = Columns(
         *_plain("priority", "tenant"),
         _json("headers", _object),
         _time("published_at"),
-        *_plain("cursor"),
+        *_plain("error_key", "cursor"),
     ),
 )
 
@@ -257,7 +285,7 @@ MESSAGE_DETAILS = Columns(
     (
         *_plain("message_id", "queue_name", "state", "priority", "tenant", "delivery_attempts"),
         *map(_time, ("published_at", "expires_at", "due_at", "vt", "claimed_at")),
-        *_plain("consumer", "dedup_key", "reason", "last_error"),
+        *_plain("consumer", "dedup_key", "reason", "last_error", "error_key"),
         _json("errors", _errors),
         *map(_time, ("moved_at", "completed_at")),
         _json("result"),
@@ -265,6 +293,42 @@ MESSAGE_DETAILS = Columns(
         _PAYLOAD,
     ),
 )
+
+
+def stored_message(most: int) -> Columns[StoredMessage]:
+    """The columns of StoredMessage. Values of more bytes are left out; of bytes, the first ones are read."""
+
+    # In brackets: the adapter of psycopg takes away PAYLOAD_AS_TEXT, but here the cast is needed.
+    def as_text(name: str) -> str:
+        return f"cast(({name}) as pg_catalog.text)"
+
+    def short(name: str) -> Column:
+        text = as_text(name)
+        fits = f"pg_catalog.octet_length({text}) operator(pg_catalog.<=) {most}"
+        return Column((f"case when {fits} then {text} end",))
+
+    def size(*names: str) -> Column:
+        return Column((f"coalesce({', '.join(f'pg_catalog.octet_length({name})' for name in names)})",))
+
+    return Columns(
+        StoredMessage,
+        (
+            *_plain("message_id", "queue_name", "state", "priority", "tenant", "delivery_attempts"),
+            *map(_time, ("published_at", "expires_at", "due_at", "vt", "claimed_at")),
+            *_plain("consumer", "dedup_key", "reason", "error_key"),
+            _json("errors", _errors),
+            *map(_time, ("moved_at", "completed_at")),
+            short("headers"),
+            short("result"),
+            size(as_text("result")),
+            short("payload"),
+            size("body", as_text("payload")),
+            Column(
+                (f"pg_catalog.substr(body, 1, {most})",), lambda body: None if body is None else bytes(body)
+            ),
+        ),
+    )
+
 
 MESSAGE_RESULT = Columns(
     MessageResult,
@@ -279,6 +343,27 @@ MESSAGE_RESULT = Columns(
 QUEUE_GRANT = Columns(QueueGrant, _plain("queue_name", "role_name", "queue_right", "role_exists"))
 
 DEAD_LETTER_PAGE = Columns(DeadLetterPage, _plain("affected", "last_id"))
+
+DEAD_LETTER_GROUP = _columns_of(DeadLetterGroup)
+
+DELIVERY_EXPLANATION = _columns_of(DeliveryExplanation)
+
+OPERATION = _columns_of(Operation)
+
+TENANT_SHARE = _columns_of(TenantShare)
+
+PERMIT_COUNT = _columns_of(PermitCount)
+
+AUDIT_ENTRY = Columns(
+    AuditEntry,
+    (
+        *_plain("id"),
+        _time("at"),
+        *_plain("who", "role_name", "action", "queue_name"),
+        _json("details"),
+        *_plain("outcome"),
+    ),
+)
 
 MAINTENANCE_RESULT = Columns(MaintenanceResult, _plain("action", "queue_name", "affected"))
 

@@ -25,6 +25,7 @@ from .wording import shown
 
 __all__ = [
     "NULL",
+    "PAYLOAD_AS_TEXT",
     "Call",
     "Parameter",
     "Repeat",
@@ -34,6 +35,7 @@ __all__ = [
     "call_with",
     "json_array",
     "numbered",
+    "with_own_json",
 ]
 
 T = TypeVar("T")
@@ -67,6 +69,8 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     may_take: float = 0.0
     # A later answer is of no use, even where call_timeout is longer.
     within: float = math.inf
+    # The parameters have so many bytes that a thread should send them, and no statement be prepared for them.
+    is_large: bool = False
 
     def silence_limit(self, call_timeout: float | None) -> float | None:
         """For how long the server may be silent; None: for ever."""
@@ -79,10 +83,15 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
         """The same call, over which the server may be silent for so much longer."""
         return msgspec.structs.replace(self, may_take=seconds)
 
+    def as_large(self) -> Call[T]:
+        """The same call, whose parameters have many bytes."""
+        return msgspec.structs.replace(self, is_large=True)
+
 
 # What an argument is called in Python, where that is another name.
 SPOKEN = {
     "consumer_token": "token",
+    "deadline_ms": "deadline",
     "dedup_keys": "dedup_key",
     "delays": "delay",
     "errors": "error",
@@ -104,6 +113,9 @@ FROM_JSON = (
 )
 AS_JSON = " as json"
 
+JSON_FROM_TEXT = "cast(cast(%s as pg_catalog.text) as pg_catalog.jsonb)"
+PAYLOAD_AS_TEXT = "cast(payload as pg_catalog.text)"
+
 # Arguments that are no parameters of a function: the server works out what the parameter gets. Delays, since
 # its clock tells which moment is meant; JSON documents in one, since that is quicker than an array of them.
 EXPRESSIONS = {
@@ -121,8 +133,7 @@ EXPRESSIONS = {
     ),
     "documents": (
         "payloads",
-        "array(select pg_catalog.jsonb_array_elements("
-        "cast(cast(%s as pg_catalog.text) as pg_catalog.jsonb)))",
+        f"array(select pg_catalog.jsonb_array_elements({JSON_FROM_TEXT}))",
     ),
     "delay": (
         "deliver_after",
@@ -189,6 +200,12 @@ def numbered(text: str) -> str:
     """The text of a call with $1, $2, ... for its parameters."""
     first, *rest = text.split("%s")
     return first + "".join(f"${number}{part}" for number, part in enumerate(rest, start=1))
+
+
+@lru_cache(maxsize=1024)
+def with_own_json(text: str) -> str:
+    """The text of a call, for a driver that sends text as jsonb and returns jsonb as text."""
+    return text.replace(JSON_FROM_TEXT, "cast(%s as pg_catalog.jsonb)").replace(PAYLOAD_AS_TEXT, "payload")
 
 
 class _Json(str):

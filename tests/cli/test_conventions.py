@@ -30,7 +30,10 @@ Leaf = tuple[tuple[str, ...], click.Command]
 WITHOUT_DATABASE = {"sql", "completion"}
 # Load on a database is not what one wants by mistake.
 DISTURBS = {"bench"}
-DESTROYS = {"topic delete", "queue purge", "queue delete", "queue open", "dlq purge", "schedule delete"}
+DESTROYS = {
+    *("topic delete", "queue purge", "queue delete", "queue open", "schedule delete"),
+    *("dlq purge", "dlq delete"),
+}
 # What --help may not wait for.
 SLOW = {
     "psycopg",

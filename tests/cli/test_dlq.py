@@ -255,3 +255,76 @@ def test_pages_can_be_interrupted_in_between(
 def _waits(sql: psycopg.Connection[Any]) -> bool:
     found = sql.execute("select from pg_locks where locktype = 'advisory' and not granted").fetchone()
     return found is not None
+
+
+def test_groups_and_letters_of_a_group(inside: Inside, queue: penstock.Client) -> None:
+    assert inside("dlq", "groups").ok().err == "There are no dead letters.\n"
+    bury(queue, "mail", [1], "no route to host 7")
+    first, second = bury(queue, "imports", [1, 2], "row 1 is bad")
+    listed = inside("dlq", "groups").ok()
+    heading, *rows = listed.out.splitlines()
+    assert heading.split() == ["QUEUE", "COUNT", "FIRST", "LAST", "SAMPLE", "ERROR"]
+    assert [row.split()[:2] for row in rows] == [["mail", "1"], ["imports", "2"]]
+    assert rows[1].endswith("row <n> is bad")
+    (found,) = inside("dlq", "groups", "imports", "--json").ok().json
+    assert (found["error_key"], found["dead_count"]) == ("row <n> is bad", 2)
+    assert sorted(found["sample_ids"]) == [first, second]
+    letters = inside("dlq", "list", "--error", "row <n> is bad", "--json").ok().json
+    assert sorted(each["message_id"] for each in letters) == [first, second]
+    page = inside("dlq", "groups", "-n", "1").ok()
+    assert "--after" in page.err
+
+
+def test_delete_and_purge_a_group(inside: Inside, queue: penstock.Client) -> None:
+    first, second, third = bury(queue, "q", [1, 2, 3], "bad 1")
+    (other,) = bury(queue, "q", [4], "other")
+    answer = inside("dlq", "delete", "q", str(first), str(first), "--yes").ok()
+    assert answer.err == "1 dead letter deleted\n"
+    assert dead_in(queue, "q") == [second, third, other]
+    missing = inside("dlq", "delete", "q", str(first), str(second), "--yes", "--json")
+    assert (missing.code, missing.json["deleted"]) == (3, 1)
+    answer = inside("dlq", "purge", "q", "--error", "bad <n>", "--yes", "--json").ok()
+    assert answer.json["purged"] == 1
+    assert dead_in(queue, "q") == [other]
+    bury(queue, "p", [1], "other")
+    inside("dlq", "purge", "--all", "--error", "other", "--yes").ok()
+    assert queue.list_dlq_messages() == []
+
+
+def test_redrive(inside: Inside, queue: penstock.Client) -> None:
+    ids = bury(queue, "q", list(range(30)), "bad 1")
+    (other,) = bury(queue, "q", [4], "other")
+    answer = inside("dlq", "redrive", "q", "--error", "bad <n>", "--rate", "100", "--json").ok()
+    assert (answer.json["requeued"], answer.json["state"]) == (30, "done")
+    assert dead_in(queue, "q") == [other]
+    (operation,) = queue.list_operations()
+    assert (operation.id, operation.done_count) == (answer.json["operation_id"], 30)
+    assert operation.done_per_second is not None
+    assert operation.done_per_second < 200
+    assert sorted(each.id for each in queue.consume_batch("q", batch_size=100)) == ids
+    assert inside("dlq", "redrive", "empty").code != 0
+
+
+def test_a_redrive_whose_canary_dies_stops(command: Command, queue: penstock.Client) -> None:
+    ids = bury(queue, "q", [1, 2, 3])
+    process = command.start("dlq", "redrive", "q", "--canary")
+    eventually(lambda: dead_in(queue, "q") == ids[1:], "the canary is redriven")
+    (canary,) = queue.consume_batch("q")
+    queue.reject(canary, "no")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"message {ids[0]}, the canary, died again" in err.decode()
+    assert dead_in(queue, "q") == ids
+
+
+def test_ctrl_c_cancels_a_redrive(command: Command, queue: penstock.Client) -> None:
+    bury(queue, "q", list(range(100)))
+    process = command.start("dlq", "redrive", "q", "--rate", "5")
+    eventually(lambda: any(each.done_count for each in queue.list_operations()), "it has begun")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode not in (0, 1)
+    assert b"requeued" in err
+    (operation,) = queue.list_operations()
+    assert operation.state == "cancelled"
+    assert len(dead_in(queue, "q")) == 100 - operation.done_count > 0

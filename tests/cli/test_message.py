@@ -167,15 +167,25 @@ def test_explain(inside: Inside, queue: penstock.Client, states: dict[str, int])
         assert "line one" in answer.out
         assert "line two \ufffd[31m" in answer.out
     answer = inside("message", "explain", "q", str(states["ready"]), "--json").ok()
-    assert answer.json == {
-        "queue_name": "q",
-        "message_id": states["ready"],
-        "explanation": queue.explain_delivery("q", states["ready"]),
-    }
+    assert answer.json["explanation"] == queue.explain_delivery("q", states["ready"])
+    assert (answer.json["queue_name"], answer.json["message_id"]) == ("q", states["ready"])
+    assert (answer.json["state"], answer.json["remedies"]) == ("ready", [])
     queue.pause_queue("q")
     assert "paused" in inside("message", "explain", "q", str(states["ready"])).ok().out
     unknown = inside("message", "explain", "q", "999999")
     assert (unknown.code, "999999" in unknown.out + unknown.err) == (3, True)
+
+
+def test_deliver_now(inside: Inside, queue: penstock.Client, states: dict[str, int]) -> None:
+    scheduled, ready = states["scheduled"], states["ready"]
+    answer = inside("message", "deliver-now", "q", str(scheduled)).ok()
+    assert (answer.out, answer.err) == ("", f"message {scheduled} is ready\n")
+    found = queue.get_message("q", scheduled)
+    assert found is not None
+    assert found.state in ("ready", "waiting")
+    refused = inside("message", "deliver-now", "q", str(ready))
+    assert (refused.code, "not scheduled: it is ready" in refused.err) == (1, True)
+    assert inside("message", "deliver-now", "q", "999999").code == 3
 
 
 def test_cancel(inside: Inside, queue: penstock.Client, states: dict[str, int]) -> None:

@@ -178,7 +178,7 @@ def test_a_sentence_is_for_a_person_and_facts_for_a_program(capsys: pytest.Captu
     ],
 )
 def test_a_payload_of_bytes_is_a_body_in_base64(payload: Any, shown: Any, body: str | None) -> None:
-    dead = DeadLetter("q", 1, payload, 1, "failed", None, (), NOON, 2, None, {}, NOON, "1")
+    dead = DeadLetter("q", 1, payload, 1, "failed", None, (), NOON, 2, None, {}, NOON, "k", "1")
     found = facts(dead)
     assert found["payload"] == shown
     assert found.get("body") == body

@@ -395,3 +395,18 @@ def test_grants_that_cannot_be(inside: Inside, queue: penstock.Client) -> None:
     inside("queue", "grant", "penstock_viewer", "none", "view").failed(3, "none")
     inside("queue", "grant", "penstock_viewer", "q", "own").failed(2, "own")
     inside("queue", "grants", "none").failed(3, "none")
+
+
+def test_history(command: Command, queue: penstock.Client) -> None:
+    queue.create_queue("q")
+    assert (
+        "no history yet"
+        in command("queue", "history", "q").ok().err + command("queue", "history", "q").ok().out
+    )
+    queue.send_many("q", [1, 2, 3])
+    queue.sample()
+    heading, *rows = command("queue", "history", "q", "--since", "1m", "--step", "10s").ok().out.splitlines()
+    assert heading.split()[:4] == ["AT", "READY", "ACTIVE", "DEAD"]
+    assert rows[-1].split()[2:5] == ["3", "0", "0"]
+    found = command("queue", "history", "q", "--json").ok().json
+    assert found[-1]["ready_count"] == 3

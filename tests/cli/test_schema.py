@@ -77,7 +77,7 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
 def test_migrate_installs_and_says_so(empty: str) -> None:
     answer = penstock("migrate", "--dsn", empty)
     assert (answer.returncode, answer.stderr) == (0, "")
-    files = "  0001_core\n  0002_tasks\n  0003_diagnosis\n"
+    files = "  0001_core\n  0002_tasks\n  0003_diagnosis\n  0004_history\n  0005_operations\n"
     assert answer.stdout == f"cli_test: schema penstock {__version__} installed\n{files}"
     answer = penstock("migrate", PENSTOCK_DATABASE_URL=empty)
     assert answer.stdout == f"cli_test: schema penstock {__version__} already current\n"

@@ -315,8 +315,9 @@ def test_parked_messages_are_shown_by_task() -> None:
 def make_details(queue: Queue) -> Details:
     message = ListedMessage(7, "active", 1, "ten\x1bant", 1, START, None, START, "t", None, None, None, "c")
     later = ListedMessage(8, "scheduled", 1, None, 1, START, START, None, None, None, None, None, "c")
-    dead = DeadLetter(queue.name, 9, None, 3, "failed", "a\n\x1b[2Jb", (), START, 1, None, {}, START, "c")
-    blank = DeadLetter(queue.name, 9, None, 3, "failed", "\n", (), START, 1, None, {}, START, "c")
+    error = "a\n\x1b[2Jb"
+    dead = DeadLetter(queue.name, 9, None, 3, "failed", error, (), START, 1, None, {}, START, "k", "c")
+    blank = DeadLetter(queue.name, 9, None, 3, "failed", "\n", (), START, 1, None, {}, START, "k", "c")
     by_priority = (make_counts(queue.name, pending_count=1, priority=2),)
     by_tenant = (make_counts(queue.name, pending_count=1, is_estimate=True),)
     parked = (

@@ -49,6 +49,7 @@ RENAMED = {
 PARAMETERS = {
     "consumer_token": "token",
     "vt_seconds": "visibility_timeout",
+    "deadline_ms": "deadline",
     "extension_seconds": "extension",
     "body": "payload",
     "callback_headers": "headers",

@@ -37,7 +37,10 @@ FITTING: dict[str, Any] = {
 OF_A_METHOD: dict[str, dict[str, Any]] = {
     "create_queue": {"queue_name": "another"},
     "extend_queue_keep_alive": {"queue_name": "session"},
-    "requeue_dlq_messages": {"message_ids": [2]},
+    "requeue_dlq_messages": {"message_ids": [2], "error_key": "(failed)"},
+    "start_operation": {"action": "redrive"},
+    "queue_history": {"since": None, "step": 10},
+    "overview_history": {"step": 10},
     "cancel_message": {"message_id": 3},
     "create_group": {"callback_payload": {}},
     "advance_schedule": {"next_at": NEXT_AT.replace(year=2031)},
@@ -46,7 +49,8 @@ OF_A_METHOD: dict[str, dict[str, Any]] = {
 # New ids, and facts of the server, differ from one call to the next: their type must do.
 DIFFERENT = {
     *("create_queue", "publish", "publish_many", "send", "send_many"),
-    *("create_group", "advance_schedule", "run_schedule", "maintain"),
+    *("create_group", "advance_schedule", "run_schedule", "maintain", "start_operation", "record_action"),
+    "sample",
     *("diagnose_server", "diagnose_holders", "diagnose_tables", "diagnose_engine", "diagnose_queues"),
 }
 
@@ -65,6 +69,8 @@ def furnish(engine: Engine) -> None:
     assert engine.send("name") == 2
     engine.reject(engine.take("name", "another"))
     assert engine.send("name") == 3
+    engine.value("start_operation", "redrive", "name")
+    engine.value("record_action", "redrive", "name")
     engine.value("create_group", 2, "name", {}, {})
     engine.value("put_schedule", "name", "name", {}, {}, 2, None, None, {}, "all", NEXT_AT)
     engine.value("register_worker", "token", "host", 1, "1", ["name"], ["name"], 1)

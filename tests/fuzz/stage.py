@@ -24,6 +24,7 @@ QUEUES = {
 DONE, DEAD, ANOTHER_DEAD, ACTIVE, ANOTHER_ACTIVE, READY, SCHEDULED, LARGE, KEYED = range(9)
 TENANTS = "array['acme', 'acme', 'acme', null, 'acme']"
 GROUP = "(select min(g.id) from penstock.groups g)"
+OPERATION = "(select min(o.id) from penstock.operations o)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,10 @@ USUAL = {
     "group_id": GROUP,
     "group_ids": f"array[{GROUP}, {GROUP}]",
     "positions": "array[0, 1]",
+    "operation_id": OPERATION,
+    "error_key": "'failed'",
+    "payload_path": "array['a', 'b']",
+    "payload_value": "'1'",
     "total": "2",
     "name": "'nightly'",
     "definition": "'{{\"every\": 60}}'",
@@ -114,6 +119,11 @@ SPECIAL = {
     ("create_queue", "topic_name"): "'news'",
     ("cancel_message", "message_id"): "{ready}",
     ("requeue_dlq_messages", "message_ids"): "array[{dead}, {another_dead}]",
+    ("delete_dlq_messages", "message_ids"): "array[{dead}, {another_dead}]",
+    ("deliver_message_now", "message_id"): "{scheduled}",
+    ("deliver_messages_now", "message_ids"): "array[{scheduled}, {ready}]",
+    ("start_operation", "action"): "'redrive'",
+    ("record_action", "action"): "'looked'",
     ("extend_queue_keep_alive", "queue_name"): "'session'",
 }
 # Optional, and without them the function would not get far.
@@ -122,6 +132,7 @@ ALSO_GIVEN = {
     ("ack_tasks", "group_ids"),
     ("ack_tasks", "positions"),
     ("ack_messages", "results"),
+    ("search_messages", "tenant"),
 }
 
 
@@ -164,6 +175,7 @@ def furnish(connection: psycopg.Connection[Any]) -> Stage:
         "select penstock.put_schedule('nightly', 'both', '1', null, 2, null, null,"
         " '{\"every\": 60}', 'one', '2030-01-01 00:00+00')"
     )
+    run("select penstock.start_operation('redrive', 'capped', per_second => 1)")
     run("select penstock.register_worker('holder', 'host', 1, '1.0', array['plain'], array['task'], 5)")
     run("select penstock.maintain()")
     run("select penstock.maintain()")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,8 @@ class Case:
     """A call whose cost may grow by a factor of `most` at the most between the two sizes.
 
     `build` makes a database of the given size. The database is empty before, with the schema.
-    `call` is one statement, run in a transaction that is rolled back; `{size}` in it is the size.
+    `call` is one statement, run in a transaction that is rolled back; `{size}` in it is the size, `{base}`
+    the last id that was drawn before `build`.
     """
 
     name: str
@@ -40,13 +42,26 @@ class Case:
     warm: int = 1
     """How often the call runs before. From the sixth run on PostgreSQL may use a generic plan."""
 
-    def measure(self, connection: Connection, size: int) -> float:
+    holds_vacuum_back: bool = False
+    """Whether the cost counts with dead rows: an old snapshot keeps them while the database is built."""
+
+    def measure(self, connection: Connection, size: int, base: int = 0) -> float:
         """The cost of the call in a database that was built with this size."""
-        statement = self.call.format(size=size)
+        statement = self.call.format(size=size, base=base)
         for _ in range(self.warm):
             with connection.transaction(force_rollback=True):
                 connection.execute(statement.encode())
         return _MEASURES[self.cost](connection, statement)
+
+
+@contextmanager
+def old_snapshot(dsn: str) -> Iterator[None]:
+    """A session with a snapshot, which holds back vacuum while the block runs."""
+    with psycopg.connect(dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("select 1 from penstock.queues")
+        yield
+        connection.rollback()
 
 
 def _blocks(connection: Connection, statement: str) -> float:

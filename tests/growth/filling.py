@@ -16,8 +16,8 @@ def draw_ids(sql: Connection, number: int) -> int:
     return int(row[0]) - number
 
 
-def _insert(sql: Connection, table: str, queue: str, number: int, columns: dict[str, str]) -> None:
-    """Rows with these columns as expressions of the id, and of n, which counts from 1."""
+def fill(sql: Connection, table: str, queue: str, number: int, columns: dict[str, str]) -> None:
+    """Rows of a table with these columns as expressions of the id, and of n, which counts from 1."""
     base = draw_ids(sql, number)
     columns = {
         "queue_id": "q.id",
@@ -40,18 +40,18 @@ def _insert(sql: Connection, table: str, queue: str, number: int, columns: dict[
 def fill_ready(sql: Connection, queue: str, number: int, *, expires_at: str = "null::timestamptz") -> None:
     """Ready messages of a queue without tenants: the rank is the id."""
     columns = {"rank": "i.id", "large": "false", "ranked_by_tenant": "false", "expires_at": expires_at}
-    _insert(sql, "ready", queue, number, columns)
+    fill(sql, "ready", queue, number, columns)
 
 
 def fill_ready_of_tenants(sql: Connection, queue: str, *, tenants: int, each: int) -> None:
     """Ready messages of tenants, one message of each tenant after the other: they share each rank."""
     columns = {
-        "rank": f"1 + (n - 1) / {tenants}",
+        "rank": f"i.id - n + 1 + (n - 1) / {tenants}",
         "large": "false",
         "ranked_by_tenant": "true",
         "tenant": f"'tenant ' || mod(n, {tenants})",
     }
-    _insert(sql, "ready", queue, tenants * each, columns)
+    fill(sql, "ready", queue, tenants * each, columns)
     sql.execute("update penstock.queues set tenants_from = 0 where name = %s", [queue])
 
 
@@ -64,7 +64,7 @@ def fill_waiting(sql: Connection, queue: str, number: int) -> None:
         "redelivered": "false",
         "tenant": "'tenant'",
     }
-    _insert(sql, "waiting", queue, number, columns)
+    fill(sql, "waiting", queue, number, columns)
     sql.execute("update penstock.queues set tenants_from = 0 where name = %s", [queue])
 
 
@@ -78,18 +78,19 @@ def fill_active(sql: Connection, queue: str, number: int) -> None:
         "claimed_at": "clock_timestamp()",
         "token": "'token'",
     }
-    _insert(sql, "active", queue, number, columns)
+    fill(sql, "active", queue, number, columns)
 
 
-def fill_dead(sql: Connection, queue: str, number: int) -> None:
+def fill_dead(sql: Connection, queue: str, number: int, *, error_key: str = "'(failed)'") -> None:
     """Dead letters, all moved at the same time."""
     columns = {
         "sweep_queue_id": "q.id",
         "large": "false",
         "reason": "'failed'",
         "moved_at": "transaction_timestamp()",
+        "error_key": error_key,
     }
-    _insert(sql, "dead", queue, number, columns)
+    fill(sql, "dead", queue, number, columns)
 
 
 def make_days(sql: Connection, days: int) -> None:
@@ -105,4 +106,4 @@ def fill_done(sql: Connection, queue: str, number: int, *, days: int = 0) -> Non
     """Completed messages, spread over so many days before now, on which they were published, too."""
     at = f"clock_timestamp() - interval '1 day' * {days} * (1 - n / {number}.0)"
     columns = {"attempts": "1", "completed_at": at, "claimed_at": at, "published_at": at, "token": "'token'"}
-    _insert(sql, "done", queue, number, columns)
+    fill(sql, "done", queue, number, columns)

@@ -68,29 +68,35 @@ def _turned_over(sql: Connection) -> None:
     )
 
 
-def _facts(sql: Connection) -> object:
-    return sql.execute("""select
+def _facts(sql: Connection, base: int) -> object:
+    return sql.execute(
+        """select
         (select array_agg((q.id, q.name)::text) from penstock.queues q),
-        (select array[min(id), max(id), count(*)] from penstock.ready),
-        (select array_agg((f.ranks, f.permit_ranks)::text order by f.tick) from penstock.floors f),
-        (select array_agg(a.id) from penstock.active a),
-        (select count(*) from penstock.permits)""").fetchall()
+        (select array[min(id) - %(base)s, max(id) - %(base)s, count(*)] from penstock.ready),
+        (select array_agg(f.ranks[3] - %(base)s) from penstock.floors f where f.previous_tick is not null),
+        (select array_agg(a.id - %(base)s) from penstock.active a),
+        (select count(*) from penstock.permits)""",
+        {"base": base},
+    ).fetchall()
 
 
 def test_a_database_that_turned_over_differs_in_its_dead_rows_alone(connect18: Connect) -> None:
     sql, holder = connect18(), connect18()
     with sql.transaction(force_rollback=True):
         _turned_over(sql)
-        fresh = _facts(sql)
+        fresh = _facts(sql, 0)
     sql.execute("vacuum penstock.ready")
     sql.execute("select setval('penstock.message_ids', 1, false)")
     sql.execute("alter table penstock.queues alter id restart")
     holder.execute("begin isolation level repeatable read")
-    holder.execute("select from penstock.queues")
-    turn_over(sql, lambda: _turned_over(sql))
+    holder.execute("select pg_current_snapshot()")
+    base = turn_over(sql, lambda: _turned_over(sql))
     assert sql.execute("select count(*) from penstock.queues").fetchone() == (0,)
     _turned_over(sql)
-    assert _facts(sql) == fresh
+    assert _facts(sql, base) == fresh
+    # The ids of the past are below the floors, as after maintain(), and above 0.
+    assert base >= 100
+    assert sql.execute("select min(rank) from penstock.floors f, unnest(f.ranks) rank").fetchone() == (base,)
     sql.execute("vacuum penstock.ready")
     dead = sql.execute("select pg_stat_get_dead_tuples('penstock.ready'::regclass)").fetchone()
     assert dead is not None

@@ -16,7 +16,7 @@ from .conftest import Cluster, Open
 PUBLISHER = {
     *("publish_message", "publish_messages", "send_message", "send_messages", "cancel_message"),
     *("declare_queue", "queue_difference", "create_group", "put_schedule", "advance_schedule"),
-    *("list_schedules", "get_result"),
+    *("list_schedules", "get_result", "deliver_message_now", "deliver_messages_now"),
 }
 EVERY_ROLE = {"clock", "schema_version", "done_channel"}
 

@@ -103,6 +103,8 @@ class _Recorder:
             result = await getattr(self._api, name)(*arguments, **options)
             # It is for people: it tells the time in the zone and style of their session.
             told = _MOMENT.sub("then", result) if name == "explain_delivery" else result
+            if name == "explain_delivery_data":
+                told = dataclasses.replace(result, explanation=_MOMENT.sub("then", result.explanation))
             # They tell of sessions and of moments, which are others every time.
             kinds = kinds_of(result) if name.startswith("diagnose_") else typed(told)
             self.steps.append((name, kinds))
@@ -120,6 +122,7 @@ async def call_everything(api: AsyncApi) -> list[Step]:
     await _settle(api)
     await _look(api, ids)
     await _diagnose(api)
+    await _operate(api, ids)
     await _dead_letters(api)
     await _tasks(api)
     await _schedules(api)
@@ -222,6 +225,34 @@ async def _look(api: AsyncApi, ids: list[int]) -> None:
     await api.list_messages("mail", state="ready", page_size=2, after=page[0].cursor)
     await api.get_queue_statistics()
     await api.get_queue_statistics("mail", completed_since=await api.clock())
+
+
+async def _operate(api: AsyncApi, ids: list[int]) -> None:
+    for queue in ("mail", "bills"):
+        for message_id in [*ids, 10**15]:
+            await api.explain_delivery_data(queue, message_id)
+            await api.get_stored_message(queue, message_id, most_bytes=1000)
+        await api.list_tenants(queue)
+        await api.list_permits(queue)
+    await api.search_messages(message_id=ids[0], deadline=60)
+    await api.search_messages(payload_path=["a", "0"], payload_value="1", deadline=timedelta(minutes=1))
+    await api.deliver_message_now("mail", ids[4])
+    await api.deliver_messages_now("mail", [ids[2], ids[3]])
+    await api.list_dlq_groups()
+    await api.record_action("looked", queue_name="mail", details={"n": [1, 2.5, None]}, who="ada")
+    await api.list_actions()
+    operation = await api.start_operation("redrive", "mail", error_key="rejected", per_second=5, who="ada")
+    await api.get_operation(operation)
+    await api.list_operations(unfinished=True)
+    await api.advance_operation(operation, batch_size=1)
+    await api.cancel_operation(operation)
+    await api.advance_operation(operation)
+    await api.list_operations()
+    letters = await api.list_dlq_messages("mail")
+    await api.delete_dlq_messages("mail", [each.message_id for each in letters])
+    await api.sample()
+    await api.queue_history("mail", since=await api.clock() - timedelta(minutes=1), step=10)
+    await api.overview_history(points=2)
 
 
 async def _diagnose(api: AsyncApi) -> None:

@@ -58,6 +58,25 @@ with moved as (delete from penstock.done returning *)
 insert into penstock.done select * from moved order by queue_id, id desc
 """
 
+# Of the dedup keys, every second is anchored, and some others are by themselves. Two of those of dead letters
+# are anchored and free.
+ANCHORED = """
+with anchored as (
+    delete from penstock.dedup where use = 0 and id % 2 = 0 returning *
+)
+insert into penstock.dedup (queue_id, key, use, id, expires_at)
+select queue_id, key, 0, null, null from anchored
+union all
+select queue_id, key, id, id, expires_at from anchored
+"""
+# Keys that were anchored by themselves, and are free.
+NOT_FREE = "delete from penstock.dedup where key like 'dead %'"
+FREE = """
+insert into penstock.dedup (queue_id, key, use, freed_at)
+select q.id, k, u.use, case when u.use > 0 then penstock.clock() end
+from penstock.queues q, unnest(array['dead D', 'dead a']) k, unnest(array[0, 1]) u(use)
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Stock:
@@ -101,7 +120,8 @@ def put_in_stock(session: Session, caps: dict[str, int] | None = None) -> Stock:
         session, 5, dedup_keys=[f"scheduled {key}" for key in keys], deliver_after=due, ttls=TTLS
     )
     ready = publish(session, 5, dedup_keys=[f"ready {key}" for key in keys], ttls=TTLS)
-    session.run(SHAPE)
+    for statement in (SHAPE, "begin", ANCHORED, NOT_FREE, FREE, "commit"):
+        session.run(statement)
     put_tasks_in_stock(session)
     return Stock(ready, scheduled, active, expired, dead, done, settings)
 

@@ -72,7 +72,18 @@ from belongings where queue_id not in (select id from penstock.queues)
 union all
 select 'dedup key without its message: ' || to_jsonb(d)::text
 from penstock.dedup d
-where not exists (select from unfinished m where (m.queue_id, m.id, m.dedup_key) = (d.queue_id, d.id, d.key))
+where d.id is not null
+    and not exists (
+        select from unfinished m where (m.queue_id, m.id, m.dedup_key) = (d.queue_id, d.id, d.key)
+    )
+union all
+select 'rows of a dedup key do not fit: ' || jsonb_agg(to_jsonb(d))::text
+from penstock.dedup d group by d.queue_id, d.key
+having not (
+    count(*) = 1 and bool_and(d.use = 0 and d.id is not null and d.freed_at is null)
+    or count(*) = 2 and count(*) filter (where d.use = 0 and d.id is null and d.freed_at is null) = 1
+        and count(*) filter (where d.use > 0 and (d.id is null) = (d.freed_at is not null)) = 1
+)
 union all
 select 'message without its dedup key: ' || to_jsonb(m)::text
 from unfinished m

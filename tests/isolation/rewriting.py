@@ -1,5 +1,7 @@
 """Functions of the schema changed in a test's own database: with a fault, or with a place to stop at."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -36,6 +38,22 @@ def pause_before(
     """Makes a function stop at a gate before it evaluates an expression."""
     connection.execute(PAUSE)
     rewrite(connection, function, expression, f"(case when public.pause({gate}) then {expression} end)")
+
+
+ANCHORS = "hashint8(message_id) & 15 = 0"
+
+
+@contextmanager
+def anchoring(connection: psycopg.Connection[Any], *, always: bool) -> Iterator[None]:
+    """Every take anchors its dedup key, or none does, while the block runs."""
+    choice = str(always).lower()
+    rewrite(connection, "_take_dedup_key", ANCHORS, choice)
+    try:
+        yield
+    finally:
+        rewrite(
+            connection, "_take_dedup_key", f"anchors boolean := {choice}", f"anchors boolean := {ANCHORS}"
+        )
 
 
 def trust_the_floor_it_sees(connection: psycopg.Connection[Any]) -> None:

@@ -37,7 +37,10 @@ def holds(stock: Stock) -> dict[str, str]:
     large = [ids[0] for ids in states]
     return {
         **{t: f"select 1 from penstock.{t} where id = any (array{middle}) for update" for t in STATES},
-        "key being taken": "insert into penstock.dedup select id, 'dead c', 0 from penstock.queues",
+        "key being taken": "insert into penstock.dedup (queue_id, key, id)"
+        " select id, 'dead c', 0 from penstock.queues",
+        "free key being taken": "update penstock.dedup set use = use + 1, id = 0, freed_at = null"
+        " where freed_at is not null",
         "key being freed": f"select 1 from penstock.dedup where id = any (array{middle}) for update",
         "reference": "select 1 from penstock.payload_references"
         f" where payload_id = any (array{large}) for update",
@@ -127,6 +130,7 @@ def test_no_pair_of_calls_deadlocks(spec18: Spec, caps: dict[str, int]) -> None:
 # Only maintenance holds these alone; any other session also holds the message's or the queue's lock.
 NEVER_HELD_ALONE = {
     "key being freed",
+    "free key being taken",
     "reference",
     "payload",
     "tenants",

@@ -1,20 +1,30 @@
 """One unfinished message a key, whichever session comes first."""
 
+from collections.abc import Iterator
+
 import pytest
 
+from tests.isolation.rewriting import anchoring
 from tests.isolation.session import Isolation, Session, Spec
 
 SERIALIZATION_FAILURE = "40001"
 CONSUMER = "me"
 
 
-@pytest.fixture
-def setup(spec: Spec) -> Session:
+@pytest.fixture(params=["plain", "anchored", "used before"])
+def setup(request: pytest.FixtureRequest, spec: Spec) -> Iterator[Session]:
+    """Keys are plain, or are anchored by the first message that takes them, or were anchored and are free."""
     session = spec.session()
     session.value("create_topic", "t")
     session.value("create_queue", "one", "t", max_delivery_attempts=1)
     session.value("create_queue", "two", "t", max_delivery_attempts=1)
-    return session
+    with anchoring(spec.watcher, always=request.param != "plain"):
+        if request.param == "used before":
+            for key in "abckxyz":
+                message = session.value("publish_message", "t", "1", dedup_key=key)
+                for queue in ("one", "two"):
+                    assert session.value("cancel_message", queue, message)
+        yield session
 
 
 @pytest.mark.parametrize("first_commits", [True, False])

@@ -139,7 +139,8 @@ select
     ) as tenant_permits,
     (
         select jsonb_object_agg(q.name, (
-            select coalesce(jsonb_object_agg(d.key, d.id), '{}') from penstock.dedup d where d.queue_id = q.id
+            select coalesce(jsonb_object_agg(d.key, d.id), '{}') from penstock.dedup d
+            where d.queue_id = q.id and d.id is not null
         )) from penstock.queues q
     ) as keys,
     array(select p.id from penstock.payloads p order by p.id) as payloads,

@@ -26,7 +26,8 @@ declare
 begin
     for name in
         select c.relname from pg_class c
-        where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r' and c.relname ~ '^done_[0-9]+$'
+        where c.relnamespace = 'penstock'::regnamespace and c.relkind = 'r'
+            and c.relname ~ '^(done|history_[0-9])_[0-9]+$'
     loop
         execute format('drop table penstock.%I', name);
     end loop;

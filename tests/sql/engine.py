@@ -180,24 +180,33 @@ class Engine:
         (row,) = [row for row in self.rows("list_queues") if row.name == queue]
         return row
 
+    def held_keys(self) -> int:
+        """How many dedup keys refuse a message, over all queues."""
+        ((keys,),) = self.query("select count(id) from penstock.dedup")
+        return int(keys)
+
     # what must not have changed
 
     def snapshot(self) -> Snapshot:
-        """Every row of every table."""
+        """Every row of every table, except those of free dedup keys: they hold nothing."""
         tables = [name for (name,) in self.query(TABLES)]
-        union = " union all ".join(f"select '{name}', t::text from penstock.{name} t" for name in tables)
+        union = " union all ".join(
+            f"select '{name}', t::text from penstock.{name} t"
+            + (" where t.id is not null" if name == "dedup" else "")
+            for name in tables
+        )
         rows: Snapshot = {name: [] for name in tables}
         for name, row in self.query(union):
             rows[name].append(row)
         return {name: sorted(lines) for name, lines in rows.items()}
 
     def belongings(self) -> Snapshot:
-        """Every row that belongs to a topic or a queue: all but what maintain() notes for itself.
+        """Every row that belongs to a topic or a queue: all but notes of maintain() and for sample().
 
         A permit that was taken and returned is another row like it: permits are counted.
         """
         everything = self.snapshot()
-        del everything["upkeep"], everything["floors"]
+        del everything["upkeep"], everything["floors"], everything["tallies"]
         counted = (
             "select queue_id, status, priority, tenant, count(*) from penstock.permits group by 1, 2, 3, 4"
             " order by 1, 2, 3, 4"

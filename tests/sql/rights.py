@@ -47,6 +47,8 @@ CALLS: dict[str, Call] = {
     "publish_message": Call("publish_message('t', '1')", _PUBLISH),
     "publish_messages": Call("publish_messages('t', '{1,2}')", _PUBLISH),
     "cancel_message": Call("cancel_message('shut', 1)", _PUBLISH),
+    "deliver_message_now": Call("deliver_message_now('shut', 1)", _PUBLISH),
+    "deliver_messages_now": Call("deliver_messages_now('shut', '{1}')", _PUBLISH),
     "create_group": Call("create_group(1, 'shut', '1', null)", _PUBLISH),
     "put_schedule": Call(
         "put_schedule('s', 'shut', '1', null, 2, null, null, '1', 'skip', '2030-01-01')", _PUBLISH
@@ -81,8 +83,18 @@ CALLS: dict[str, Call] = {
     "list_messages": Call("list_messages('shut')", _VIEW),
     "get_message": Call("get_message('shut', 1)", _VIEW),
     "explain_delivery": Call("explain_delivery('shut', 1)", _VIEW),
+    "explain_delivery_data": Call("explain_delivery_data('shut', 1)", _VIEW),
+    "list_tenants": Call("list_tenants('shut')", _COUNT),
+    "list_permits": Call("list_permits('shut')", _COUNT),
+    "search_messages": Call("search_messages(message_id => 1)", _VIEW, refused=False),
+    "list_dlq_groups": Call("list_dlq_groups()", _VIEW, refused=False),
+    "get_operation": Call("get_operation(1)", _VIEW, refused=False),
+    "list_operations": Call("list_operations()", _VIEW, refused=False),
+    "list_actions": Call("list_actions()", _VIEW, refused=False),
     "list_queues": Call("list_queues()", _USE, refused=False),
     "get_queue_statistics": Call("get_queue_statistics()", _COUNT, refused=False),
+    "queue_history": Call("queue_history('shut')", _COUNT),
+    "overview_history": Call("overview_history()", _COUNT, refused=False),
     "list_dlq_messages": Call("list_dlq_messages()", _VIEW, refused=False),
     "list_groups": Call("list_groups()", _VIEW, refused=False),
     "list_schedules": Call("list_schedules()", _RESULT, refused=False),
@@ -94,7 +106,7 @@ CALLS: dict[str, Call] = {
     "diagnose_priorities": Call("diagnose_priorities()", _COUNT, refused=False),
     "diagnose_groups": Call("diagnose_groups()", _VIEW, refused=False),
     # They do what is due, for all queues, and take nothing from the caller but a token or an id of a group.
-    **dict.fromkeys(("maintain", "finish_groups"), _NOTHING),
+    **dict.fromkeys(("maintain", "sample", "finish_groups"), _NOTHING),
     # The token of a worker is its secret.
     **dict.fromkeys(("register_worker", "beat_worker", "forget_worker"), _NOTHING),
     # They know of no single queue.

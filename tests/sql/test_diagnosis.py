@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 import psycopg
@@ -181,3 +182,36 @@ def test_tables(sql: Sql) -> None:
     assert {"ready", "active", "done_default", "queues"} <= tables.keys()
     assert all(row["autovacuum"] and row["size_bytes"] >= 0 for row in tables.values())
     assert tables["ready"]["vacuum_threshold"] < tables["floors"]["vacuum_threshold"] + 50
+
+
+def test_a_viewer_with_pg_read_all_stats_sees_what_holds_vacuum_back(
+    engine: Engine, connect: Connect
+) -> None:
+    """PostgreSQL hides the snapshots of other roles from a role without pg_read_all_stats."""
+    holder = connect(autocommit=False)
+    holder.execute("set transaction isolation level repeatable read")
+    holder.execute("select txid_current()")
+    role = f"viewer {secrets.token_hex(4)}"
+    engine.connection.execute(f'create role "{role}" in role penstock_viewer'.encode())
+    try:
+        seen = []
+        for grant in (None, f'grant pg_read_all_stats to "{role}"'):
+            if grant:
+                engine.connection.execute(grant.encode())
+            engine.connection.execute(f'set role "{role}"'.encode())
+            rows = {row.pid: row for row in engine.rows("diagnose_holders")}
+            engine.connection.execute("reset role")
+            row = rows.get(holder.info.backend_pid)
+            seen.append(row is not None and row.holds_vacuum and row.transaction_started_at is not None)
+        assert seen == [False, True]
+    finally:
+        engine.connection.execute(f'drop role "{role}"'.encode())
+
+
+def test_errors_that_differ_in_values_only_are_one_cause(engine: Engine) -> None:
+    engine.queue("q")
+    for number in range(3):
+        engine.send("q")
+        engine.reject(engine.take("q"), error=f"no customer {number}\ndetails")
+    (found,) = engine.rows("diagnose_errors")
+    assert (found.dead_count, found.error) == (3, "no customer 2")

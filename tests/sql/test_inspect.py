@@ -39,7 +39,7 @@ ALWAYS = {
         (READY, {"tenant", "dedup_key"}),
         (SCHEDULED, {"due_at"}),
         (ACTIVE, {"vt", "claimed_at", "consumer"}),
-        (DEAD, {"reason", "last_error", "moved_at"}),
+        (DEAD, {"reason", "last_error", "error_key", "moved_at"}),
         (DONE, {"claimed_at", "consumer", "completed_at"}),
     ],
 )

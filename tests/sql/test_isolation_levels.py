@@ -29,6 +29,7 @@ def connect_at(connect: Connect, level: str) -> psycopg.Connection[Any]:
         ("consume_message", ["billing"]),
         ("consume_messages_batch", ["billing"]),
         ("maintain", []),
+        ("sample", []),
         ("raise_floor", ["billing"]),
     ],
 )

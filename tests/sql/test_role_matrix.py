@@ -138,6 +138,8 @@ def house(engine: Engine) -> Engine:
         "'shut', max_active => 100, min_active => 0, priority_shares => '{30,30,40,0}')"
     )
     engine.query("select penstock.send_message('shut', '\"secret\"', priority => 3)")
+    engine.query("select penstock.start_operation('redrive', 'shut', 'secret')")
+    engine.query("select penstock.record_action('redrive', 'shut', '\"secret\"')")
     engine.query("select penstock.grant_queue('penstock_admin', 'shut', 'publish')")
     return engine
 

@@ -317,6 +317,49 @@ def test_long_states_are_estimated(engine18: Engine, state: str) -> None:
         assert (getattr(found["small"], field), found["small"].is_estimate) == (7, False)
 
 
+def fill_all(engine: Engine, state: str, each: int, columns: dict[str, str]) -> None:
+    """So many messages of each queue, in turn: as they come, not one queue after the other."""
+    columns = {
+        **{"queue_id": "q.id", "id": "i", "priority": "2", "attempts": "0", "tenant": "''", "payload": "'1'"},
+        **{"published_at": "clock_timestamp()", **columns},
+    }
+    engine.query(
+        f"""insert into penstock.{state} ({", ".join(columns)}) select {", ".join(columns.values())}
+        from generate_series(1, %s) i, penstock.queues q order by i, q.id returning 1""",
+        each,
+    )
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state != "done"])
+def test_many_long_queues(engine: Engine, state: str) -> None:
+    """A small table is exact. Of a large one samples are taken, and short queues are exact."""
+    field, columns = STATES[state]
+    shrink(engine, state)
+    shrink(engine, "done")
+    queues = [f"q{n}" for n in range(60)]
+    for queue in queues:
+        engine.queue(queue)
+    fill_all(engine, state, 30, columns)
+    found = engine.rows("get_queue_statistics")
+    assert {(getattr(row, field), row.is_estimate) for row in found} == {(30, False)}
+    fill_all(
+        engine, state, 1500, {**columns, "id": "i + 30", **({"rank": "i + 30"} if "rank" in columns else {})}
+    )
+    engine.queue("short")
+    fill(engine, state, "short", range(5001, 5008), columns)
+    rows = {row.queue_name: row for row in engine.rows("get_queue_statistics")}
+    assert [
+        row for row in rows.values() if not 800 < getattr(row, field) < 2600 and row.queue_name in queues
+    ] == []
+    assert all(rows[queue].is_estimate for queue in queues)
+    total = sum(getattr(rows[queue], field) for queue in queues)
+    assert 80_000 < total < 105_000
+    assert [row.queue_name for row in rows.values()] == sorted(rows)
+    assert (getattr(rows["short"], field), rows["short"].is_estimate) == (7, False)
+    alone = engine.statistics("q7")
+    assert (getattr(alone, field), alone.is_estimate) == (1530, False)
+
+
 def test_completed_since_is_estimated(engine18: Engine) -> None:
     shrink(engine18, "done")
     engine18.queue("q")

@@ -80,6 +80,28 @@ def test_the_short_way_takes_arguments_that_are_given_in_order() -> None:
         assert arguments.plain(other) is None
 
 
+def test_the_short_way_for_many_takes_the_same_in_any_order() -> None:
+    def handler(a: int, b: str, context: TaskContext, c: float = 1.0, **more: int) -> None: ...
+
+    def untyped(a: int, b: Any) -> None: ...
+
+    arguments = Arguments(handler, "a task")
+    assert arguments.are_plain({"a": {int}, "b": {str}})
+    assert arguments.are_plain({"b": {str}, "a": {int}})
+    others: list[dict[str, set[type]]] = [
+        {},
+        {"a": {int}},
+        {"a": {int, bool}, "b": {str}},
+        {"a": {bool}, "b": {str}},
+        {"a": {int}, "b": {str, type(None)}},
+        {"a": {int}, "b": {str}, "c": {float}},
+        {"a": {int}, "b": {str}, "d": {int}},
+    ]
+    for other in others:
+        assert not arguments.are_plain(other)
+    assert not Arguments(untyped, "a task").are_plain({"a": {int}, "b": {str}})
+
+
 def test_typed_arguments_come_back_through_the_database(shared: App) -> None:
     """What jsonb does to numbers and text does not show."""
     for number, (kind, value) in enumerate(PAIRS):

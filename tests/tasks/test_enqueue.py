@@ -209,6 +209,42 @@ def test_twenty_thousand_from_a_generator(app: App, task: Task[[int], None]) -> 
     assert numbers(app) == list(range(20_500))
 
 
+def test_a_list_of_many_is_what_a_generator_of_them_is(app: App) -> None:
+    def order(x: int, customer: str, amount: float) -> None: ...
+
+    task = app.task(queue=QUEUE)(order)
+    calls: list[Any] = [{"x": x, "customer": "acme", "amount": x / 4} for x in range(1200)]
+    calls[1100] = (1100, "by position", 1.0)  # the second statement has not only dicts
+    payloads = [
+        [message.payload for message in app.client.consume_batch(QUEUE, batch_size=5000)]
+        for many in (calls, tuple(calls), iter(calls))
+        if task.enqueue_many(many)
+    ]
+    assert payloads[0] == payloads[1] == payloads[2]
+    assert [payload["x"] for payload in payloads[0]] == list(range(1200))
+
+
+@pytest.mark.parametrize("place", [0, 700, 1100])
+def test_one_of_a_list_that_does_not_fit(app: App, task: Task[[int], None], place: int) -> None:
+    wrong: Any
+    for wrong in ({"x": "5"}, {"x": True}, {"x": None}, {"y": 5}, {"x": 5, "y": 5}, {}):
+        calls: list[Any] = [{"x": x} for x in range(1200)]
+        calls[place] = wrong
+        with pytest.raises(InvalidArgument, match="task 'number'"):
+            task.enqueue_many(calls)
+    assert count(app) == 0
+
+
+def test_a_generator_may_yield_one_dict_again(app: App, task: Task[[int], None]) -> None:
+    def generate() -> Iterator[dict[str, int]]:
+        call = {"x": 0}
+        for call["x"] in range(3):
+            yield call
+
+    task.enqueue_many(generate())
+    assert numbers(app) == [0, 1, 2]
+
+
 def test_typed_arguments_in_many(app: App) -> None:
     def draw(point: Point, scale: float = 1.0) -> None: ...
 

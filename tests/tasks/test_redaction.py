@@ -158,7 +158,7 @@ def test_a_payload_that_cannot_be_stored(payload: object) -> None:
 def test_many_calls(unconnected: App) -> None:
     task = unconnected.task(_nothing)
     with pytest.raises(InvalidArgument, match="not of type str") as caught:
-        task.using(penstock.Client("dbname=none"))._many([SECRET]).__next__()
+        list(task.using(penstock.Client("dbname=none"))._many([SECRET]))
     assert SECRET not in everything(caught.value)
 
 

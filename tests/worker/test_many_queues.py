@@ -9,7 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import App, AsyncClient
+from penstock import App, AsyncClient, calls
+from penstock._async import listener
+from penstock._async.listener import AsyncListener
 from penstock.watch import Watch
 from tests.worker.stage import holds, working
 
@@ -66,6 +68,48 @@ async def test_an_idle_worker_looks_once_for_all_queues(sql18: Sql, database18: 
         made = commits(sql18) - before
     # Each queue alone would be asked once a second. Sessions report once a second at the most.
     assert made < QUEUES, f"{made} transactions in {SECONDS} s for {QUEUES} idle queues"
+
+
+async def test_a_worker_that_stands_by_tries_for_all_queues_at_once(
+    sql18: Sql, database18: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements: list[str] = []
+    command = AsyncListener._command
+
+    async def counted(self: AsyncListener, connection: Any, text: str, **options: Any) -> bytes | None:
+        statements.append(text)
+        return await command(self, connection, text, **options)
+
+    monkeypatch.setattr(AsyncListener, "_command", counted)
+    async with working(app_of(QUEUES, {}), database18):
+        await is_idle(sql18, QUEUES)
+        # The first worker began with a few statements, not with two for each queue.
+        assert len(statements) < QUEUES, f"{len(statements)} statements for {QUEUES} queues"
+        async with working(app_of(QUEUES, {}), database18):
+            await asyncio.sleep(3)
+            statements.clear()
+            await asyncio.sleep(SECONDS)
+            made = len(statements)
+    assert made < QUEUES / 4, f"{made} statements in {SECONDS} s, to watch {QUEUES} queues of another session"
+
+
+async def test_a_session_watches_as_many_queues_as_the_server_has_room_for(
+    sql18: Sql, database18: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All sessions share the table of locks. If it is full, calls of all programs fail."""
+    row = sql18.execute(calls.ROOM_FOR_LOCKS).fetchone()
+    assert row is not None
+    monkeypatch.setattr(listener, "SHARE_OF_LOCKS", 20.5 / row[0])
+    ran: dict[str, float] = {}
+    app = app_of(30, ran)
+    async with working(app, database18):
+        await is_idle(sql18, 10)
+        sent = time.monotonic()
+        for at in range(30):
+            await app.tasks[f"q{at}"].enqueue_async()
+        await holds(lambda: len(ran) == 30, "all have run", 10)
+        assert max(ran.values()) - sent < 2.5, "a look comes every second or so"
+        await is_idle(sql18, 10)
 
 
 async def test_messages_that_notify_nobody_are_found_by_the_next_look(sql18: Sql, database18: str) -> None:

@@ -12,11 +12,13 @@ from penstock.models import (
     Breakdown,
     DeadLetter,
     DeadLetterPage,
+    HistoryPoint,
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
     MessageResult,
     QueueGrant,
+    QueueOverview,
     QueueSettings,
     QueueStatistics,
     Right,
@@ -158,21 +160,26 @@ class AsyncAdministration(AsyncCallRunner):
         page_size: int | None = None,
         after: str | None = None,
         newest_first: bool = False,
+        error_key: str | None = None,
     ) -> list[DeadLetter]:
         """Dead letters of a queue, or of all. For the next page give the cursor of the last one as after.
 
-        newest_first: the newest dead letters first, else by queue and id.
+        newest_first: the newest dead letters first, else by queue and id. error_key: only the letters of that
+        group (list_dlq_groups), the newest first.
         """
-        return await self._run(calls.list_dlq_messages(queue_name, page_size, after, newest_first))
+        return await self._run(calls.list_dlq_messages(queue_name, page_size, after, newest_first, error_key))
 
-    async def requeue_dlq_messages(self, queue_name: str, message_ids: Sequence[int] | None = None) -> int:
+    async def requeue_dlq_messages(
+        self, queue_name: str, message_ids: Sequence[int] | None = None, *, error_key: str | None = None
+    ) -> int:
         """Requeue dead letters, all or the given ones, with their attempts at 0. Returns how many.
 
-        All of them: in pages, each in its own transaction. The given ones: in one transaction.
+        error_key: only those of that group (list_dlq_groups). All of them: in pages, each in its own
+        transaction. The given ones, and those of a group: in one transaction.
         """
-        if message_ids is None:
+        if message_ids is None and error_key is None:
             return await self._by_pages(lambda after: calls.requeue_dlq_page(queue_name, PAGE_SIZE, after))
-        return await self._run(calls.requeue_dlq_messages(queue_name, message_ids))
+        return await self._run(calls.requeue_dlq_messages(queue_name, message_ids, error_key))
 
     async def requeue_dlq_page(
         self,
@@ -213,13 +220,14 @@ class AsyncAdministration(AsyncCallRunner):
             lambda after: calls.requeue_dlq_page(queue_name, PAGE_SIZE, after, attempts, headers)
         )
 
-    async def purge_dlq(self, queue_name: str | None = None) -> int:
+    async def purge_dlq(self, queue_name: str | None = None, *, error_key: str | None = None) -> int:
         """Delete the dead letters of a queue, or of all queues. Returns how many.
 
-        Of a queue: in pages, each in its own transaction. Of all queues: in one transaction.
+        error_key: only those of that group (list_dlq_groups). Of a queue: in pages, each in its own
+        transaction. Of a group, or of all queues: in one transaction.
         """
-        if queue_name is None:
-            return await self._run(calls.purge_dlq(None))
+        if queue_name is None or error_key is not None:
+            return await self._run(calls.purge_dlq(queue_name, error_key))
         return await self._by_pages(lambda after: calls.purge_dlq_page(queue_name, PAGE_SIZE, after))
 
     async def purge_dlq_page(
@@ -246,6 +254,30 @@ class AsyncAdministration(AsyncCallRunner):
         completed_since: count only messages that were completed after this time, not the whole history.
         """
         return await self._run(calls.get_queue_statistics(queue_name, breakdown, top, completed_since))
+
+    async def queue_history(
+        self,
+        queue_name: str,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        step: Duration | None = None,
+    ) -> list[HistoryPoint]:
+        """What a queue did, a point for each step, oldest first; by default in the last hour.
+
+        step: rounded up to a multiple of 10 seconds; of 5 minutes if since is over 3 hours ago, of an hour if
+        it is over 3 days ago. By default the shortest with at most 400 points.
+        """
+        return await self._run(calls.queue_history(queue_name, since, until, step))
+
+    async def overview_history(
+        self, *, points: int | None = None, step: Duration | None = None
+    ) -> list[QueueOverview]:
+        """The newest sample of each queue, with short series: by default 12 steps of 5 minutes.
+
+        It reads samples and counts nothing, so it is cheap with any number of messages.
+        """
+        return await self._run(calls.overview_history(points, step))
 
     async def list_messages(
         self,
@@ -312,6 +344,13 @@ class AsyncAdministration(AsyncCallRunner):
         queue_names: the queues to examine at once, among more than 500. The others take turns.
         """
         return await self._run(calls.maintain(queue_names))
+
+    async def sample(self) -> float:
+        """Write the history of all queues, if no session has done so in these ten seconds.
+
+        Workers and `penstock up` call this by themselves. Returns the seconds to wait before the next call.
+        """
+        return await self._run(calls.sample())
 
     async def raise_floor(self, queue_name: str) -> bool:
         """Raise the floor of a queue now; maintain() calls this by itself."""

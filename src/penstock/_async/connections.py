@@ -72,6 +72,7 @@ class AsyncOwn(AsyncPsycopg):
     async def fetch(self, call: Call[Any]) -> Sequence[Row]:
         connection = self.connection
         connection.awaited, connection.silence_limit = call.function, call.silence_limit(self.call_timeout)
+        connection.sends_much = call.is_large
         try:
             return await AsyncPsycopg.fetch(self, call)
         finally:

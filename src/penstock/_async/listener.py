@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import psycopg
@@ -31,6 +31,9 @@ PROBE_SECONDS = 15.0
 ANSWER_SECONDS = 5.0
 # How long close() waits for a connection that is being made.
 CLOSE_SECONDS = 1.0
+# A session watches so many queues that it holds at most this share of the locks that the server has room for:
+# two for each queue. It looks at the others once a second.
+SHARE_OF_LOCKS = 0.2
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
@@ -64,6 +67,8 @@ class AsyncListener:
         # these are examined: there may be thousands of watches.
         self._stirred: set[Watch] = set()
         self._timed: set[Watch] = set()
+        # How many queues this session may watch.
+        self._most_watched = 0
         self._waker = AsyncWaker()
         self._background: AsyncBackground | None = None
         self._stopped = False
@@ -177,6 +182,8 @@ class AsyncListener:
         pgconn, heard = connection.pgconn, time.monotonic()
         for setting in (calls.SET_ASYNCHRONOUS, calls.SET_KEEPALIVES):
             await self._command(connection, setting)
+        room = int(await self._command(connection, calls.ROOM_FOR_LOCKS) or 0)
+        self._most_watched = int(room * SHARE_OF_LOCKS / 2)
         while not self._stopped:
             changed = await self._adjust(connection) or await self._tend(connection)
             if self._listening and not changed:
@@ -247,6 +254,7 @@ class AsyncListener:
         with self._lock:
             stirred, self._stirred = self._stirred, set()
         changed = False
+        candidates: dict[Watch, Role] = {}
         for watch in stirred | {watch for watch in self._timed if watch.check_at <= now()}:
             if (keys := self._tended.get(watch)) is None:
                 continue
@@ -254,32 +262,60 @@ class AsyncListener:
                 watch.check()
             if (wanted := watch.wanted) is not watch.role:
                 changed = True
-                await self._change(connection, watch, keys, wanted)
+                if watch.role is Role.STANDBY:
+                    candidates[watch] = wanted
+                else:
+                    await self._change(connection, watch, keys, wanted)
                 self._stirred.add(watch)  # it may want the next role already
             if watch.check_at < math.inf:
                 self._timed.add(watch)
             else:
                 self._timed.discard(watch)
+        if candidates:
+            await self._begin_watching(connection, candidates)
         return changed
 
+    async def _begin_watching(self, connection: Connection, candidates: dict[Watch, Role]) -> None:
+        """Watch those of the queues that no other session watches, with two statements for all."""
+        free = self._most_watched - sum(watch.role.is_watching for watch in self._tended)
+        chosen = list(candidates)[: max(0, free)]
+        got = await self._try(connection, calls.try_to_watch, chosen)
+        idle = await self._try(
+            connection, calls.try_to_idle, [watch for watch in got if candidates[watch] is Role.IDLE]
+        )
+        for watch in candidates:
+            if watch in idle:
+                watch.begin(Role.IDLE)
+            elif watch in got:
+                watch.begin(Role.POLLING)
+                watch.stay()
+            else:
+                watch.stay()
+
+    async def _try(
+        self,
+        connection: Connection,
+        statement: Callable[[Sequence[WatchKeys]], str],
+        watches: Sequence[Watch],
+    ) -> set[Watch]:
+        """Those of the watches whose lock the session has got."""
+        if not watches:
+            return set()
+        keys = [self._tended[watch] for watch in watches]
+        listed = await self._command(connection, statement(keys)) or b""
+        got = {int(key) for key in listed.split(b",") if key}
+        return {watch for watch in watches if got & {*self._tended[watch][2:]}}
+
     async def _change(self, connection: Connection, watch: Watch, keys: WatchKeys, wanted: Role) -> None:
-        """Give this session another role."""
+        """Give a session that watches a queue another role."""
         if wanted is Role.STANDBY:
             await self._hand_over(connection, watch, keys)
         elif watch.role is Role.IDLE:
             await self._command(connection, calls.start_polling(keys))
             watch.begin(Role.POLLING)
-        elif watch.role is Role.POLLING:
-            if await self._command(connection, calls.try_to_idle(keys)) == b"t":
-                watch.begin(Role.IDLE)
-            else:
-                watch.stay()
-        elif await self._command(connection, calls.try_to_watch(keys)) != b"t":
-            watch.stay()
-        elif wanted is Role.IDLE and await self._command(connection, calls.try_to_idle(keys)) == b"t":
+        elif await self._try(connection, calls.try_to_idle, [watch]):
             watch.begin(Role.IDLE)
         else:
-            watch.begin(Role.POLLING)
             watch.stay()
 
     async def _hand_over(self, connection: Connection, watch: Watch, keys: WatchKeys) -> None:

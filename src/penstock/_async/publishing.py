@@ -9,7 +9,7 @@ from typing import Any
 from penstock import calls
 from penstock.concurrency import AsyncMany, async_chunks
 from penstock.errors import InvalidArgument, PayloadInvalid
-from penstock.message_options import Batch, Options, batches
+from penstock.message_options import CHUNK, CHUNK_BYTES, Batch, Batched, Options, batches
 from penstock.models import NewMessage
 from penstock.payloads import Stored, encode
 from penstock.sql_call import Call
@@ -19,9 +19,6 @@ from .call_runner import AsyncCallRunner, Progress
 
 __all__ = ["AsyncPublishing"]
 
-# The most messages, and bytes, in one statement.
-CHUNK = 1000
-CHUNK_BYTES = 1_000_000
 # Iterable types that are a single payload.
 NO_ITERABLES = (str, bytes, bytearray, memoryview, Mapping)
 
@@ -142,6 +139,10 @@ class AsyncPublishing(AsyncCallRunner):
                 f"payloads must be an iterable of payloads, not a {type(payloads).__name__}"
             )
         codec = self._codec_for(model)
+        if codec is None and isinstance(payloads, Batched):
+            for batch in payloads.batches():
+                yield make(batch)
+            return
         async for items in async_chunks(payloads, CHUNK):
             for batch in batches(items, codec, CHUNK_BYTES):
                 yield make(batch)

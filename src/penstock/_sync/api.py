@@ -8,11 +8,12 @@ from __future__ import annotations
 from .administration import Administration
 from .consuming import Consuming
 from .diagnosing import Diagnosing
+from .operating import Operating
 from .publishing import Publishing
 from .tasks import Tasks
 
 __all__ = ["Api"]
 
 
-class Api(Publishing, Consuming, Administration, Diagnosing, Tasks):
+class Api(Publishing, Consuming, Administration, Operating, Diagnosing, Tasks):
     """All calls, over a client or a transaction."""

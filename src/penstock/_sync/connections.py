@@ -75,6 +75,7 @@ class Own(Psycopg):
     def fetch(self, call: Call[Any]) -> Sequence[Row]:
         connection = self.connection
         connection.awaited, connection.silence_limit = call.function, call.silence_limit(self.call_timeout)
+        connection.sends_much = call.is_large
         try:
             return Psycopg.fetch(self, call)
         finally:

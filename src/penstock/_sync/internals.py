@@ -71,6 +71,12 @@ class Internals:
         self._client._settings = statements
 
     @property
+    def dsn(self) -> str:
+        """The DSN of the database; of the embedded server when the client is open."""
+        client = self._client
+        return client._embedded_dsn if client._dsn is None else client._dsn
+
+    @property
     def silence_log(self) -> SilenceLog:
         return self._client._silence_log
 

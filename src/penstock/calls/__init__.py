@@ -5,6 +5,7 @@
 from .administration import *
 from .consuming import *
 from .diagnosing import *
+from .operating import *
 from .publishing import *
 from .session import *
 from .tasks import *

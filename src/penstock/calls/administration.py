@@ -14,11 +14,13 @@ from penstock.models import (
     Breakdown,
     DeadLetter,
     DeadLetterPage,
+    HistoryPoint,
     ListedMessage,
     MaintenanceResult,
     MessageDetails,
     MessageResult,
     QueueGrant,
+    QueueOverview,
     QueueSettings,
     QueueStatistics,
     Right,
@@ -59,17 +61,20 @@ __all__ = [
     "list_topics",
     "maintain",
     "open_queue",
+    "overview_history",
     "pause_queue",
     "purge_all_messages",
     "purge_dlq",
     "purge_dlq_page",
     "purge_queue",
     "queue_difference",
+    "queue_history",
     "raise_floor",
     "requeue_dlq_messages",
     "requeue_dlq_page",
     "resume_queue",
     "revoke_queue",
+    "sample",
     "schema_version",
 ]
 
@@ -223,7 +228,11 @@ def list_grants(queue_name: str | None = None) -> Call[list[QueueGrant]]:
 
 
 def list_dlq_messages(
-    queue_name: str | None, page_size: int | None, after: str | None, newest_first: bool = False
+    queue_name: str | None,
+    page_size: int | None,
+    after: str | None,
+    newest_first: bool,
+    error_key: str | None,
 ) -> Call[list[DeadLetter]]:
     return call(
         "list_dlq_messages",
@@ -233,12 +242,21 @@ def list_dlq_messages(
         page_size=page_size,
         after=after,
         newest_first=None if newest_first is False else newest_first,
+        error_key=error_key,
     )
 
 
-def requeue_dlq_messages(queue_name: str, message_ids: Sequence[int] | None) -> Call[int]:
+def requeue_dlq_messages(
+    queue_name: str, message_ids: Sequence[int] | None, error_key: str | None
+) -> Call[int]:
     return call(
-        "requeue_dlq_messages", value, "*", Repeat.NEVER, queue_name=queue_name, message_ids=message_ids
+        "requeue_dlq_messages",
+        value,
+        "*",
+        Repeat.NEVER,
+        queue_name=queue_name,
+        message_ids=message_ids,
+        error_key=error_key,
     ).taking(AS_LONG_AS_IT_TAKES)
 
 
@@ -290,8 +308,10 @@ def add_retries(queue_name: str, attempts: int, headers: Mapping[str, Any] | Non
     ).taking(AS_LONG_AS_IT_TAKES)
 
 
-def purge_dlq(queue_name: str | None) -> Call[int]:
-    return call("purge_dlq", value, "*", Repeat.NEVER, queue_name=queue_name).taking(AS_LONG_AS_IT_TAKES)
+def purge_dlq(queue_name: str | None, error_key: str | None) -> Call[int]:
+    return call("purge_dlq", value, "*", Repeat.NEVER, queue_name=queue_name, error_key=error_key).taking(
+        AS_LONG_AS_IT_TAKES
+    )
 
 
 # Statistics and inspection
@@ -311,6 +331,30 @@ def get_queue_statistics(
         breakdown=breakdown,
         top=top,
         completed_since=moment("completed_since", completed_since),
+    )
+
+
+def queue_history(
+    queue_name: str, since: datetime | None, until: datetime | None, step: Duration | None
+) -> Call[list[HistoryPoint]]:
+    return call(
+        "queue_history",
+        rows.HISTORY_POINT.read,
+        rows.HISTORY_POINT.sql,
+        queue_name=queue_name,
+        since=moment("since", since),
+        until=moment("until", until),
+        step_seconds=seconds("step", step),
+    )
+
+
+def overview_history(points: int | None, step: Duration | None) -> Call[list[QueueOverview]]:
+    return call(
+        "overview_history",
+        rows.QUEUE_OVERVIEW.read,
+        rows.QUEUE_OVERVIEW.sql,
+        points=points,
+        step_seconds=seconds("step", step),
     )
 
 
@@ -384,6 +428,10 @@ def cleanup_expired_exclusive_queues() -> Call[int]:
 def maintain(queue_names: Sequence[str] | None = None) -> Call[list[MaintenanceResult]]:
     result = rows.MAINTENANCE_RESULT
     return call("maintain", result.read, result.sql, queue_names=queue_names)
+
+
+def sample() -> Call[float]:
+    return call("sample", value)
 
 
 def raise_floor(queue_name: str) -> Call[bool]:

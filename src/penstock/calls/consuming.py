@@ -12,7 +12,7 @@ import msgspec
 from penstock import rows
 from penstock.models import Receipt, UnreadableMessage
 from penstock.payloads import Stored, encode_json
-from penstock.sql_call import Call, Repeat, Row, call
+from penstock.sql_call import PAYLOAD_AS_TEXT, Call, Repeat, Row, call
 from penstock.values import Duration, seconds
 
 from .parsing import value, values
@@ -67,7 +67,7 @@ class Claimed(NamedTuple):
 LEASE_SECONDS = rows.seconds("vt operator(pg_catalog.-) penstock.clock()")
 
 CLAIMED = (
-    "message_id, queue_name, cast(payload as pg_catalog.text), body, cast(headers as pg_catalog.text), "
+    f"message_id, queue_name, {PAYLOAD_AS_TEXT}, body, cast(headers as pg_catalog.text), "
     "consumer_token, "
     f"delivery_attempts, {rows.epoch_of_now('vt')}, {rows.epoch_of_now('published_at')}, "
     f"priority, tenant, {LEASE_SECONDS}, attempts_limit, lost_deliveries, queue_capped"
@@ -166,7 +166,7 @@ class Parked(NamedTuple):
 
 
 TASK = (
-    "message_id, cast(payload as pg_catalog.text), body, cast(headers as pg_catalog.text), "
+    f"message_id, {PAYLOAD_AS_TEXT}, body, cast(headers as pg_catalog.text), "
     f"delivery_attempts, {rows.epoch_of_now('published_at')}, priority, tenant, attempts_limit, "
     "lost_deliveries, queue_capped"
 )

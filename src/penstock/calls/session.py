@@ -10,11 +10,16 @@ from penstock.sql_call import Call, Repeat
 
 __all__ = [
     "CHECK_CLIENT",
+    "GRANT_STATISTICS",
     "LOOK",
     "PROBE",
+    "ROOM_FOR_LOCKS",
     "SET_ASYNCHRONOUS",
     "SET_KEEPALIVES",
     "SET_READ_COMMITTED",
+    "SET_READ_ONLY",
+    "SET_STATEMENT_TIMEOUT",
+    "SET_VIEWER",
     "SET_WARNINGS",
     "SMALLEST_COMMIT",
     "Session",
@@ -42,6 +47,12 @@ class Session(NamedTuple):
 
 
 SET_READ_COMMITTED = "set default_transaction_isolation = 'read committed'"
+# Pages of the dashboard read in this role: PostgreSQL lets them change nothing.
+SET_VIEWER = "set role penstock_viewer"
+SET_READ_ONLY = "set default_transaction_read_only = on"
+# So that pages show what other sessions do, and since when.
+GRANT_STATISTICS = "grant pg_read_all_stats to penstock_viewer"
+SET_STATEMENT_TIMEOUT = "set statement_timeout = '10s'"
 SET_WARNINGS = "set client_min_messages = warning"
 SET_ASYNCHRONOUS = "set synchronous_commit = off"
 # Ends a statement when its client has closed the connection, also during a lock wait. Not on every platform.
@@ -52,6 +63,12 @@ CHECK_CLIENT = (
 # If the machine of a client is gone, the server notices within half a minute, and releases its watches.
 SET_KEEPALIVES = "set tcp_keepalives_idle = 15; set tcp_keepalives_interval = 5; set tcp_keepalives_count = 3"
 PROBE = "select 1"
+# How many locks all sessions of the server may hold, at least (docs/how-to/operate.md).
+ROOM_FOR_LOCKS = (
+    "select 2"
+    " operator(pg_catalog.*) cast(pg_catalog.current_setting('max_locks_per_transaction') as pg_catalog.int8)"
+    " operator(pg_catalog.*) cast(pg_catalog.current_setting('max_connections') as pg_catalog.int8)"
+)
 # Writes a few bytes of WAL, and nothing else, so that the time of the commit is the wait for the disk.
 SMALLEST_COMMIT = "select pg_catalog.pg_logical_emit_message(true, 'penstock', '')"
 
@@ -109,12 +126,24 @@ def watch_keys(queue_name: str) -> Call[WatchKeys]:
     return Call("channel", text, (queue_name,) * 3, parse, Repeat.SAFE)
 
 
-def try_to_watch(keys: WatchKeys) -> str:
-    return f"select pg_catalog.pg_try_advisory_lock({keys.watching})"
+def try_to_watch(queues: Sequence[WatchKeys]) -> str:
+    """Try to watch queues. Returns the keys that this session has got, separated by commas."""
+    return _try_to_lock([keys.watching for keys in queues])
 
 
-def try_to_idle(keys: WatchKeys) -> str:
-    return f"{listen(keys.channel)}; select pg_catalog.pg_try_advisory_lock({keys.idle})"
+def try_to_idle(queues: Sequence[WatchKeys]) -> str:
+    """Try to be idle. Returns the keys that this session has got, separated by commas."""
+    listens = [listen(keys.channel) for keys in queues]
+    return "; ".join([*listens, _try_to_lock([keys.idle for keys in queues])])
+
+
+def _try_to_lock(keys: Sequence[int]) -> str:
+    listed = ",".join(map(str, keys))
+    return (
+        "select pg_catalog.string_agg(cast(k as pg_catalog.text), ',')"
+        f" from pg_catalog.unnest(cast('{{{listed}}}' as pg_catalog.int8[])) k"
+        " where pg_catalog.pg_try_advisory_lock(k)"
+    )
 
 
 def start_polling(keys: WatchKeys) -> str:

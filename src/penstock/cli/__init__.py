@@ -35,6 +35,7 @@ COMMANDS = {
     "schedule": Entry(TASKS, "schedule", "List, run, pause and resume periodic tasks."),
     "workers": Entry(TASKS, "workers", "List the workers."),
     "top": Entry(WATCH, "top", "Watch queues and workers, live."),
+    "dashboard": Entry(WATCH, "dashboard", "Serve the dashboard of a database."),
     "stats": Entry(WATCH, "stats", "Count messages, by queue and state."),
     "doctor": Entry(WATCH, "doctor", "Look for what is wrong, and say what to do."),
     "bench": Entry(WATCH, "bench", "Measure this database."),

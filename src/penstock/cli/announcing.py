@@ -126,16 +126,20 @@ class Announcement:
         yield []
         yield [("Try, in another terminal:", "")]
         yield []
-        commands = [
-            (_callable(command), what) for command, what in (NEXT if len(self.services) > 1 else FIRST)
-        ]
+        commands = [(_callable(command), what) for command, what in (NEXT if self._has("demo") else FIRST)]
         width = max(len(command) for command, _ in commands)
         for command, what in commands:
             yield [(f"  {command.ljust(width)}", "cyan"), (f"   {what}", "dim")]
         yield []
         yield [("Ctrl-C stops it.", "")]
 
+    def _has(self, name: str) -> bool:
+        return any(service.name == name for service in self.services)
+
     def _rows(self) -> Iterator[tuple[str, str]]:
+        for service in self.services:
+            if service.name == "dashboard":
+                yield service.name, service.where
         if self._server is None:
             place = "{user}@{host}:{port}/{dbname}".format(**self._place)
             yield "PostgreSQL", f"{self._version}, {place}"
@@ -145,7 +149,8 @@ class Announcement:
             yield "log", _short(self._server.log_file)
         yield "schema", self._schema.package_version + (f", {self._how}" if self._how else "")
         for service in self.services:
-            yield service.name, service.where
+            if service.name != "dashboard":
+                yield service.name, service.where
         if (url := self._health_url()) is not None:
             yield "health", f"{url}/livez and /readyz"
 

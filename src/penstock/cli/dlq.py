@@ -1,4 +1,4 @@
-"""The commands for dead letters: dlq list, show, requeue, purge, add-retries."""
+"""The commands for dead letters: dlq list, groups, show, requeue, redrive, delete, purge, add-retries."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock.errors import QueueNotFound
+from penstock.wording import shown
 
 from .arguments import (
     complete_queue,
@@ -27,14 +28,17 @@ from .interrupts import Interrupts
 from .message import print_message
 from .output import ago, count, facts
 from .output.progress import progress
+from .redrive import redrive
 
 if TYPE_CHECKING:
     from penstock._sync.api import Api
     from penstock._sync.client import Client
     from penstock.models import DeadLetter, DeadLetterPage
+    from penstock.operations import DeadLetterGroup
 
 __all__ = ["dlq"]
 
+GROUP_HEADINGS = ("QUEUE", "COUNT", "FIRST", "LAST", "SAMPLE", "ERROR")
 HEADINGS = ("QUEUE", "ID", "DIED", "REASON", "ATTEMPTS", "TENANT", "ERROR")
 LONGEST_ERROR = 100
 
@@ -44,22 +48,55 @@ def dlq() -> None:
     """List, show, requeue and purge dead letters."""
 
 
+dlq.add_command(redrive)
+
+error_option = click.option(
+    "--error", "error_key", metavar="KEY", help="Only those of this error: see dlq groups."
+)
+
+
 @dlq.command("list")
 @click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
 @page_options
+@error_option
 @with_session
-def list_(session: Session, queue_name: str | None, most: int, after: str | None) -> None:
+def list_(
+    session: Session, queue_name: str | None, most: int, after: str | None, error_key: str | None
+) -> None:
     """List dead letters, those that died last first.
 
     Of QUEUE, or of all.
     """
     with session.connect() as queue:
-        found = queue.list_dlq_messages(queue_name, page_size=most, after=after, newest_first=True)
+        found = queue.list_dlq_messages(
+            queue_name, page_size=most, after=after, newest_first=True, error_key=error_key
+        )
         now = queue.clock()
     if session.as_json:
         session.output.json([facts(each) for each in found])
         return
     session.output.table(HEADINGS, [_row(each, now) for each in found], empty="There are no dead letters.")
+    if len(found) == most:
+        session.output.note(f"There may be more: --after {found[-1].cursor!r}")
+
+
+@dlq.command()
+@click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
+@page_options
+@with_session
+def groups(session: Session, queue_name: str | None, most: int, after: str | None) -> None:
+    """List the kinds of errors that dead letters have.
+
+    Of QUEUE, or of all. Numbers, quoted text and the like are replaced in an error.
+    """
+    with session.connect() as queue:
+        found = queue.list_dlq_groups(queue_name, page_size=most, after=after)
+        now = queue.clock()
+    if session.as_json:
+        session.output.json(found)
+        return
+    rows = [_group_row(each, now) for each in found]
+    session.output.table(GROUP_HEADINGS, rows, empty="There are no dead letters.")
     if len(found) == most:
         session.output.note(f"There may be more: --after {found[-1].cursor!r}")
 
@@ -110,6 +147,23 @@ def requeue(session: Session, queue_name: str, message_ids: tuple[int, ...], eve
         raise Failure(f"{count(elsewhere, 'message')} had been requeued or purged meanwhile", NOT_FOUND)
 
 
+@dlq.command()
+@queue_argument
+@click.argument("message_ids", metavar="ID...", type=click.IntRange(1), nargs=-1, required=True)
+@yes_option
+@with_session
+def delete(session: Session, queue_name: str, message_ids: tuple[int, ...], yes: bool) -> None:
+    """Delete the dead letters whose ids are given."""
+    wanted = list(dict.fromkeys(message_ids))
+    with session.connect() as queue:
+        confirm(f"Delete {count(len(wanted), 'dead letter')} of queue {queue_name}?", yes=yes)
+        deleted = queue.delete_dlq_messages(queue_name, wanted)
+    session.output.done(f"{count(deleted, 'dead letter')} deleted", queue_name=queue_name, deleted=deleted)
+    if deleted < len(wanted):
+        missing = count(len(wanted) - deleted, "message")
+        raise Failure(f"{missing} not among the dead letters of queue {queue_name}", NOT_FOUND)
+
+
 @dlq.command("add-retries")
 @queue_argument
 @click.argument("attempts", type=click.IntRange(1))
@@ -130,13 +184,24 @@ def add_retries(session: Session, queue_name: str, attempts: int, task: str | No
 @dlq.command()
 @click.argument("queue_name", metavar="[QUEUE]", required=False, shell_complete=complete_queue)
 @click.option("--all", "everything", is_flag=True, help="Of all queues.")
+@error_option
 @yes_option
 @with_session
-def purge(session: Session, queue_name: str | None, everything: bool, yes: bool) -> None:
+def purge(
+    session: Session, queue_name: str | None, everything: bool, error_key: str | None, yes: bool
+) -> None:
     """Delete the dead letters of a queue, or with --all of all."""
     if everything == (queue_name is not None):
         raise click.UsageError("say of which: QUEUE, or --all")
     with session.connect() as queue:
+        if error_key is not None:
+            whose = "all queues" if queue_name is None else f"queue {queue_name}"
+            confirm(f"Delete the dead letters of {whose} with error {shown(error_key)}?", yes=yes)
+            purged = queue.purge_dlq(queue_name, error_key=error_key)
+            session.output.done(
+                f"{count(purged, 'dead letter')} deleted", queue_name=queue_name, purged=purged
+            )
+            return
         there, about = _dead_count(queue, queue_name)
         if there:
             whose = "all queues" if queue_name is None else f"queue {queue_name}"
@@ -191,6 +256,18 @@ def _dead_count(queue: Api, queue_name: str | None) -> tuple[int, str]:
 def _is_dead(queue: Api, queue_name: str, message_id: int) -> bool:
     found = queue.get_message(queue_name, message_id)
     return found is not None and found.state == "dead"
+
+
+def _group_row(found: DeadLetterGroup, now: datetime) -> tuple[Any, ...]:
+    about = "about " if found.is_estimate else ""
+    return (
+        found.queue_name,
+        f"{about}{found.dead_count:,}",
+        ago(found.first_at, now),
+        ago(found.last_at, now),
+        found.sample_ids[0],
+        found.error_key,
+    )
 
 
 def _row(found: DeadLetter, now: datetime) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The commands for single messages: message list, show, explain, cancel."""
+"""The commands for single messages: message list, show, explain, cancel, deliver-now."""
 
 from __future__ import annotations
 
@@ -68,13 +68,12 @@ def show(session: Session, queue_name: str, message_id: int, payload: bool) -> N
 def explain(session: Session, queue_name: str, message_id: int) -> None:
     """Say why a message is not running."""
     with session.connect() as queue:
-        text = queue.explain_delivery(queue_name, message_id)
-        is_known = queue.get_message(queue_name, message_id) is not None
+        found = queue.explain_delivery_data(queue_name, message_id)
     if session.as_json:
-        session.output.json({"queue_name": queue_name, "message_id": message_id, "explanation": text})
+        session.output.json({"queue_name": queue_name, "message_id": message_id, **facts(found)})
     else:
-        session.output.line(text)
-    if not is_known:
+        session.output.line(found.explanation)
+    if found.state is None:
         raise Failure(exit_code=NOT_FOUND)
 
 
@@ -95,6 +94,25 @@ def cancel(session: Session, queue_name: str, message_id: int) -> None:
             )
     session.output.done(
         f"message {message_id} cancelled", queue_name=queue_name, message_id=message_id, cancelled=True
+    )
+
+
+@message.command("deliver-now")
+@queue_argument
+@message_argument
+@with_session
+def deliver_now(session: Session, queue_name: str, message_id: int) -> None:
+    """Make a delayed, failed or parked message ready now."""
+    with session.connect() as queue:
+        if not queue.deliver_message_now(queue_name, message_id):
+            found = queue.get_result(queue_name, message_id)
+            if found is None:
+                raise _missing(queue_name, message_id)
+            raise Failure(
+                f"message {message_id} of queue {queue_name} is not scheduled: it is {found.state}", FAILED
+            )
+    session.output.done(
+        f"message {message_id} is ready", queue_name=queue_name, message_id=message_id, delivered=True
     )
 
 

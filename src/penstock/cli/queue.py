@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +14,7 @@ from .arguments import (
     complete_queue,
     complete_topic,
     confirm,
+    duration,
     list_of,
     queue_argument,
     whole_seconds,
@@ -23,12 +25,13 @@ from .output import age, count, facts, moment
 
 if TYPE_CHECKING:
     from penstock._sync.api import Api
-    from penstock.models import QueueSettings, QueueStatistics, Right
+    from penstock.models import HistoryPoint, QueueSettings, QueueStatistics, Right
 
 __all__ = ["queue"]
 
 DOING = {"publish": "publish to", "consume": "consume from", "view": "look into"}
 GRANT_HEADINGS = ("QUEUE", "ROLE", "RIGHT", "NOTE")
+HISTORY_HEADINGS = ("AT", "READY", "ACTIVE", "DEAD", "OLDEST", "IN", "DONE", "FAILED", "WAIT", "RUN")
 HEADINGS = ("NAME", "TOPIC", "PENDING", "ACTIVE", "DEAD", "OLDEST", "STATE")
 
 
@@ -128,6 +131,42 @@ def show(session: Session, queue_name: str) -> None:
         session.output.json(_facts(found, counts))
         return
     session.output.record({**_shown(found, counts), **_shown_settings(found)})
+
+
+@queue.command()
+@queue_argument
+@click.option("--since", type=duration, metavar="DURATION", default="1h", help="How far back.  [default: 1h]")
+@click.option("--step", type=whole_seconds, metavar="DURATION", help="The time of a row.  [default: short]")
+@with_session
+def history(session: Session, queue_name: str, since: float, step: int | None) -> None:
+    """Show what a queue did, step by step.
+
+    READY, ACTIVE and DEAD are counts at the end of the step; READY has waiting messages, too. IN, DONE and
+    FAILED are per second. WAIT and RUN are the 95th percentiles of completed messages.
+    """
+    with session.connect() as client:
+        start = client.clock() - timedelta(seconds=since)
+        found = client.queue_history(queue_name, since=start, step=step)
+    if session.as_json:
+        session.output.json([facts(each) for each in found])
+        return
+    session.output.table(
+        HISTORY_HEADINGS,
+        [_history_row(each) for each in found],
+        empty="There is no history yet: a worker or penstock up writes it.",
+    )
+
+
+def _history_row(point: HistoryPoint) -> tuple[Any, ...]:
+    return (
+        moment(point.at),
+        point.ready_count + point.waiting_count,
+        point.processing_count,
+        point.dead_count,
+        age(point.oldest_seconds),
+        *(f"{rate:.1f}" for rate in (point.published_rate, point.completed_rate, point.failed_rate)),
+        *(None if value is None else f"{value:.3g}s" for value in (point.wait_p95, point.run_p95)),
+    )
 
 
 @queue.command()

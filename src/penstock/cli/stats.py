@@ -27,8 +27,8 @@ def stats(session: Session, queue_name: str | None, breakdown: Breakdown | None,
     """Count messages, by queue and state: of QUEUE, or of all.
 
     Pending is all that is still to be delivered: ready, delayed, or waiting because its tenant has its share.
-    Counts up to 10,000 are exact. ESTIMATE says whether a count is an estimate, or with --by tenant whether
-    other tenants may have more.
+    Counts up to 10,000 are exact; up to 20 if more than 50 queues have more. ESTIMATE says whether a count
+    is an estimate, or with --by tenant whether other tenants may have more.
     """
     if top is not None and breakdown != "tenant":
         raise click.UsageError("--top is for --by tenant")

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,6 +18,7 @@ from penstock.dsn import resolve_dsn
 from .announcing import Announcement
 from .arguments import service_options
 from .connection import Session, connect, with_session
+from .dashboard import access_options, make_service
 from .failures import Failure
 from .interrupts import interrupting
 from .output import Output
@@ -38,16 +39,46 @@ STOP_SECONDS = 20.0
 @click.option(
     "--migrate/--no-migrate", default=True, help="Install or upgrade the schema, or not.  [default: migrate]"
 )
+@click.option(
+    "--dashboard/--no-dashboard",
+    "with_dashboard",
+    default=None,
+    help="Serve the dashboard, or not.  [default: if the extra web is installed]",
+)
+@click.option(
+    "--dashboard-host",
+    metavar="HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where the dashboard listens.",
+)
+@click.option(
+    "--dashboard-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    help="0: any free port.  [default: 8432, or any free one]",
+)
+@access_options
 @service_options
 @with_session
-def up(  # noqa: PLR0917 - one for each option
-    session: Session, demo: bool, migrate: bool, health_port: int | None, health_host: str, log_level: str
+def up(
+    session: Session,
+    *,
+    demo: bool,
+    migrate: bool,
+    with_dashboard: bool | None,
+    dashboard_host: str,
+    dashboard_port: int | None,
+    health_port: int | None,
+    health_host: str,
+    log_level: str,
+    **access: Any,
 ) -> None:
     """Run a server for development or a small box, until SIGTERM or Ctrl-C.
 
     Starts the embedded PostgreSQL, or takes the database that is given or set; installs or upgrades the
-    schema; does the maintenance of all queues. Prints what runs where, with --json as one object when all
-    is up.
+    schema; does the maintenance of all queues, keeps their history, and serves the dashboard. Prints what
+    runs where, with --json as one object when all is up.
     """
     from penstock.health import Health, reporting
 
@@ -62,7 +93,12 @@ def up(  # noqa: PLR0917 - one for each option
         ):
             announcement = _prepare(dsn, server, migrate=migrate)
             announcement.health = reported
-            _run(dsn, server, announcement, health, output, demo=demo)
+            pages = dict(access, host=dashboard_host, port=dashboard_port)
+            if with_dashboard is None:
+                with_dashboard = _has_web()
+            _run(
+                dsn, server, announcement, health, output, demo=demo, pages=pages if with_dashboard else None
+            )
     except KeyboardInterrupt:
         output.note("Stopped.")
 
@@ -75,7 +111,7 @@ def _configure_logging(level: str, *, demo: bool) -> None:
         # Handlers of the demo fail on purpose. The maintenance reports trouble with the database.
         logging.getLogger("penstock").setLevel(logging.ERROR)
         logging.getLogger("penstock.demo").setLevel(logging.CRITICAL)
-        for name in ("penstock.up", "penstock.health"):
+        for name in ("penstock.up", "penstock.health", "penstock.dashboard"):
             logging.getLogger(name).setLevel(level.upper())
 
 
@@ -108,12 +144,16 @@ def _database(dsn: str | None, output: Output) -> Iterator[tuple[str, Server | N
 
 def _prepare(dsn: str, server: Server | None, *, migrate: bool) -> Announcement:
     """Install or check the schema; returns the facts to print about the database."""
+    from penstock.calls import GRANT_STATISTICS
     from penstock.schema import check, install
 
     with connect(dsn) as connection:
         if migrate:
             done = install(connection)
             schema, was = done.after, done.before
+            if server is not None:
+                # The embedded server belongs to its user: the dashboard may show all sessions.
+                connection.execute(GRANT_STATISTICS.encode())
             how = "" if not done.changed else "installed now" if was is None else f"was {was.package_version}"
         else:
             schema, how = check(connection), ""
@@ -121,6 +161,13 @@ def _prepare(dsn: str, server: Server | None, *, migrate: bool) -> Announcement:
 
 
 # What runs
+
+
+def _has_web() -> bool:
+    """Whether the extra "web" is installed."""
+    from importlib.util import find_spec
+
+    return all(find_spec(name) is not None for name in ("jinja2", "starlette", "uvicorn"))
 
 
 def _run(
@@ -131,14 +178,21 @@ def _run(
     output: Output,
     *,
     demo: bool,
+    pages: dict[str, Any] | None,
 ) -> None:
+    """pages: the options of the dashboard; None: there is none."""
     import asyncio
 
     async def main() -> None:
+        from penstock.server.history import History
         from penstock.server.maintenance import Maintenance
 
-        services: list[Service] = [
-            Maintenance(dsn, on_away=lambda: None if server is None else _revive(server))
+        services: list[Service] = []
+        if pages is not None:
+            services.append(make_service(dsn, **pages))
+        services += [
+            Maintenance(dsn, on_away=lambda: None if server is None else _revive(server)),
+            History(dsn),
         ]
         if demo:
             from penstock.demo import Demo

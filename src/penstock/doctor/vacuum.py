@@ -11,7 +11,7 @@ from .facts import Facts, NotKnown, known
 from .findings import Finding, Limits, Status, ok, severity, size
 from .holders import describe, doing, letting_go, subject
 
-__all__ = ["autovacuum", "dead_rows", "held_vacuum", "wraparound"]
+__all__ = ["HELD", "autovacuum", "dead_rows", "held_vacuum", "wraparound"]
 
 # The age is given in transactions where the time is not known.
 HELD, HELD_BAD = 1_000_000, 50_000_000

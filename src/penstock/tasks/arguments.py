@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.errors import InvalidArgument, PayloadInvalid
 from penstock.payloads import (
+    Columns,
     Json,
     Stored,
     codec_of,
@@ -165,6 +166,15 @@ class Arguments:
         return names, tuple(self._plain_kinds[name] for name in names if name in self._plain_kinds)
 
     @cached_property
+    def _plain_columns(self) -> Columns | None:
+        names, kinds = self._plain_shape
+        return (
+            {name: {kind} for name, kind in zip(names, kinds, strict=True)}
+            if len(names) == len(kinds)
+            else None
+        )
+
+    @cached_property
     def _extra_kind(self) -> Any:
         """The type of additional keyword arguments, if the handler takes `**kwargs`."""
         extra = next((n for n, p in self._parameters.items() if p.kind is p.VAR_KEYWORD), "")
@@ -228,6 +238,10 @@ class Arguments:
         if tuple(named) == names and tuple(map(type, named.values())) == kinds:
             return named.copy()
         return None
+
+    def are_plain(self, columns: Columns) -> bool:
+        """Whether many calls give the required arguments by name, each of the JSON type of its parameter."""
+        return columns == self._plain_columns
 
     def encode(self, bound: Mapping[str, object]) -> dict[str, Json]:
         """Encode the arguments as JSON. Each is decoded again, so that the handler gets an equal value."""

@@ -16,7 +16,9 @@ from penstock._sync.api import Api
 from penstock._sync.enqueuing import Enqueuing
 from penstock.declarations import GroupMember, QueueNeeds
 from penstock.errors import InvalidArgument, PayloadInvalid, UnsupportedConnection
+from penstock.message_options import CHUNK, CHUNK_BYTES, Batch, Batched, batches
 from penstock.models import NewMessage
+from penstock.payloads import columns_of, encode_all
 from penstock.values import Duration, flag, interval
 
 from .arguments import Arguments, inner_function
@@ -426,10 +428,25 @@ class BoundTask(Generic[P, R]):
             return self._options.dedup_key
         return str(find(self.task.arguments.with_defaults(arguments)))
 
-    def _many(self, calls: Iterable[Any]) -> Iterator[Any]:
+    def _many(self, calls: Iterable[Any]) -> Iterable[Any]:
         if isinstance(calls, str | bytes | Mapping) or not isinstance(calls, Iterable):
             raise InvalidArgument(f"calls must be an iterable of arguments, not a {type(calls).__name__}")
-        return map(self._one_of_many, calls)
+        payloads = map(self._one_of_many, calls)
+        if isinstance(calls, list | tuple) and not self.task.has_derived_options:
+            return Batched(payloads, lambda: self._batches(calls))
+        # A generator may change a dict after it has yielded it, so each call is bound at once.
+        return payloads
+
+    def _batches(self, calls: Sequence[Any]) -> Iterator[Batch]:
+        for start in range(0, len(calls), CHUNK):
+            some = calls[start : start + CHUNK]
+            columns = columns_of(some)
+            if columns is not None and self.task.arguments.are_plain(columns):
+                document = encode_all(some, CHUNK_BYTES, columns)
+                if document is not None:
+                    yield Batch(document=document)
+                    continue
+            yield from batches(list(map(self._one_of_many, some)), None, CHUNK_BYTES)
 
     async def _many_async(self, calls: AsyncIterable[Any]) -> Any:
         async for call in calls:

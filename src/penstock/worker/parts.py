@@ -6,8 +6,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from penstock import calls
 from penstock._async.client import AsyncClient
 from penstock.middleware.logging import LoggingMiddleware
+from penstock.sampling import SamplingLoop
 from penstock.tasks.app import App
 
 from .contact import Contact
@@ -48,6 +50,7 @@ class Parts:
     leases: Leases
     maintainer: Maintainer
     registry: Registry
+    sampling: SamplingLoop
     settler: Settler
     scheduler: Scheduler | None
 
@@ -107,7 +110,22 @@ class Parts:
         )
         periodics = [each for each in app.schedules.values() if each.queue_name in options.queue_names]
         scheduler = Scheduler(client, periodics) if app.schedules else None
-        return cls(held, contact, executor, fetcher, leases, maintainer, registry, settler, scheduler)
+
+        async def sample() -> float:
+            return (await client.internals.attempt(calls.sample())).result
+
+        return cls(
+            held,
+            contact,
+            executor,
+            fetcher,
+            leases,
+            maintainer,
+            registry,
+            SamplingLoop(sample),
+            settler,
+            scheduler,
+        )
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         """The loops besides the fetcher's, by name."""
@@ -117,6 +135,7 @@ class Parts:
             "contact": self.contact.run(),
             "registry": self.registry.run(),
             "maintainer": self.maintainer.run(),
+            "sampling": self.sampling.run(),
         }
         if self.scheduler is not None:
             loops["scheduler"] = self.scheduler.run()

@@ -589,6 +589,24 @@ async def furnish(client: AsyncClient) -> dict[str, int]:
     return ids
 
 
+async def test_history(client: AsyncClient, engine18: Engine, clock18: Clock) -> None:
+    await client.create_queue("q")
+    (nothing,) = await client.overview_history()
+    assert (nothing.at, await client.queue_history("q")) == (None, [])
+    assert await client.sample() <= 10
+    await client.send_many("q", [1, 2, 3])
+    (message,) = await client.consume_batch("q", batch_size=1)
+    await client.ack(message)
+    clock18.advance(10)
+    engine18.value("sample")
+    point = (await client.queue_history("q", since=engine18.now() - timedelta(minutes=1), step=10))[-1]
+    assert (point.ready_count, point.published_count, point.completed_count) == (2, 3, 1)
+    assert point.published_rate == 0.3
+    assert point.run_p95 is not None
+    (found,) = await client.overview_history(points=2, step=10)
+    assert (found.queue_name, found.at, found.ready_series) == ("q", point.at, (0, 2))
+
+
 async def test_statistics(client: AsyncClient, engine18: Engine, clock18: Clock) -> None:
     await furnish(client)
     await client.create_queue("empty")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import array
 import json
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from decimal import Decimal
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from psycopg.types.json import Jsonb
 
 from penstock import AsyncClient, AsyncMessage, NewMessage, PayloadInvalid, PayloadTooLarge
-from penstock.payloads import encode, encode_all
+from penstock.payloads import columns_of, encode, encode_all
 from tests.client.models import AT, INSTANCES, NUMBER, Aliased, Line, Model, Money, Order, Row, Typed, Zipped
 from tests.sql.engine import Engine
 
@@ -79,6 +80,39 @@ async def test_many_in_one_step_are_what_they_are_one_by_one(payloads: list[Any]
     assert together in (None, f"[{one_by_one}]")
 
 
+@SETTINGS
+@given(data=st.data(), names=st.lists(TEXT, min_size=1, max_size=3, unique=True), count=st.integers(1, 6))
+async def test_rows_in_one_step_are_what_they_are_one_by_one(
+    data: st.DataObject, names: list[str], count: int
+) -> None:
+    columns = [data.draw(st.sampled_from([TEXT, st.integers(), st.floats(), JSON])) for _ in names]
+    row = st.fixed_dictionaries(dict(zip(names, columns, strict=True)))
+    rows = data.draw(st.lists(row, min_size=count, max_size=count))
+    together = encode_all(rows, 1_000_000)
+    if together is not None:
+        assert together == f"[{','.join(str(encode(row)) for row in rows)}]"
+
+
+async def test_columns_of_rows() -> None:
+    assert columns_of([{"a": 1, "b": 1.5}, {"b": 2.5, "a": None}]) == {"a": {int, type(None)}, "b": {float}}
+    assert columns_of([{}, {}]) == {}
+    others: list[list[Any]] = [
+        [{"a": 1}, {"b": 1}],
+        [{"a": 1}, {"a": 1, "b": 1}],
+        [{"a": 1, "b": 2}],  # fewer rows than keys
+        [{"a": 1}, OrderedDict(a=1)],
+        [{"a": 1}, [1]],
+        [{1: 1}, {1: 1}],
+        [{"a": 1}, {"a": [1]}],
+        [{"a": 1.5}, {"a": math.nan}],
+        [{"a": 1.5}, {"a": -math.inf}],
+        [{"a": 1.5}, {"a": -1e17}],
+        [{"a": math.inf}, {"a": -math.inf}],
+    ]
+    for rows in others:
+        assert columns_of(rows) is None, rows
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -100,6 +134,8 @@ async def test_what_is_not_plain_is_encoded_one_by_one(payload: Any) -> None:
     assert encode_all([1, {"a": [1.5, None]}], 1000) == '[1,{"a":[1.5,null]}]'
     assert encode_all([1, {"a": [1.5, None]}], 10) is None, "of more bytes than fit"
     assert encode_all([1, payload], 1000) is None
+    assert encode_all([{"a": 1.5}, {"a": payload}], 1000) is None
+    assert encode_all([{"a": "x"}, {"a": payload}], 1000) is None
 
 
 @SETTINGS

@@ -27,7 +27,7 @@ CASES = [
         grows="dead letters of the queue",
         law="constant",
         build=_dead,
-        call=f"select * from penstock.{function}('q', 100, {{size}} / 2)",
+        call=f"select * from penstock.{function}('q', 100, {{base}} + {{size}} / 2)",
         sizes=(1_000, 50_000),
         most=1.5,
     )

@@ -25,6 +25,15 @@ def _open(sql: Connection, size: int) -> None:
 
 CASES = [
     Case(
+        name="finish_groups() of all, 200 open groups",
+        grows="members that are done, in each group",
+        law="constant",
+        build=_open,
+        call="select penstock.finish_groups()",
+        sizes=(500, 1_500),
+        most=1.5,
+    ),
+    Case(
         name="maintain(), 200 open groups",
         grows="members that are done, in each group",
         law="constant",

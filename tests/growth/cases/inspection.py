@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..case import Case, Connection
 from ..filling import (
+    draw_ids,
     fill_active,
     fill_dead,
     fill_done,
@@ -48,16 +49,23 @@ def _dead(sql: Connection, size: int) -> None:
 
 
 def _days(sql: Connection, size: int) -> None:
-    """A queue that keeps so many days: ten messages were done on each day. The last message is in another."""
+    """A queue that keeps so many days: ten messages were done on each day. The last message is in another.
+
+    A message in the middle was not completed, and is no more.
+    """
     sql.execute("select penstock.create_queue('q'), penstock.create_queue('other')")
     make_days(sql, size)
     fill_done(sql, "q", 10 * size, days=size)
+    sql.execute("delete from penstock.done where id = (select min(id) + %s from penstock.done)", [5 * size])
     fill_ready(sql, "other", 1)
+    sql.execute("select penstock._close_days(clock_timestamp(), 'infinity')")
 
 
 def _done(sql: Connection, size: int) -> None:
     sql.execute("select penstock.create_queue('q')")
     fill_done(sql, "q", size)
+    # As autovacuum does. Else a scan by time begins with the first block.
+    sql.execute("select brin_summarize_new_values('penstock.done_default_completed_at_idx')")
 
 
 def _counted(sql: Connection, size: int) -> None:
@@ -66,6 +74,22 @@ def _counted(sql: Connection, size: int) -> None:
     fill_active(sql, "q", size)
     fill_dead(sql, "q", size)
     fill_done(sql, "q", size)
+
+
+def _long_queues(sql: Connection, size: int) -> None:
+    """60 queues with so many ready messages each, one queue after the other."""
+    sql.execute("select count(penstock.create_queue('q' || n)) from generate_series(1, 60) n")
+    base = draw_ids(sql, 60 * size)
+    sql.execute(
+        """insert into penstock.ready
+            (queue_id, priority, rank, id, attempts, large, ranked_by_tenant, published_at, tenant, payload)
+        select q.id, 2, i.id, i.id, 0, false, false, now(), '', '1'
+        from generate_series(1, %(size)s) n, penstock.queues q, lateral (
+            select %(base)s::int8 + 60 * n + q.id %% 60 - 59 as id
+        ) i""",
+        {"base": base, "size": size},
+    )
+    sql.execute("analyze penstock.ready")
 
 
 _LAST = "(select last_value from penstock.message_ids)"
@@ -87,9 +111,9 @@ CASES = [
         )
         for what, grows, build, message_id in [
             ("a ready message", "messages ready in the queue", _plain, _LAST),
-            ("an unknown message", "messages ready in the queue", _plain, "{size} / 2 + 1000000"),
+            ("an unknown message", "messages ready in the queue", _plain, "{base} + {size} / 2 + 1000000"),
             ("a ready message of a tenant", "messages ready in the queue", _few_tenants, _LAST),
-            ("a waiting message", "messages waiting in the queue", _waiting, "{size}"),
+            ("a waiting message", "messages waiting in the queue", _waiting, "{base} + {size}"),
         ]
         for call, statement, most in _ONE_MESSAGE
     ),
@@ -116,7 +140,9 @@ CASES = [
         grows="messages of the same rank before the page",
         law="constant",
         build=_many_tenants,
-        call="select * from penstock.list_messages('q', 'ready', 100, 'ready 2 1 ' || {size} / 10 - 200)",
+        call="""select * from penstock.list_messages(
+            'q', 'ready', 100, 'ready 2 ' || {base} + 1 || ' ' || {base} + {size} / 10 - 200
+        )""",
         sizes=(5_000, 100_000),
         most=1.5,
     ),
@@ -127,7 +153,7 @@ CASES = [
         build=_dead,
         call="""select * from penstock.list_dlq_messages('q', 10, (
             select q.id from penstock.queues q where q.name = 'q'
-        ) || ':' || {size} - 200)""",
+        ) || ':' || {base} + {size} - 200)""",
         sizes=(1_000, 50_000),
         most=1.5,
     ),
@@ -142,9 +168,10 @@ CASES = [
             most=most,
         )
         for what, message_id, law, most in [
-            ("a completed message, the newest", "10 * {size}", "constant", 1.2),
-            ("a completed message, an old one", "5 * {size}", "logarithmic", 1.4),
+            ("a completed message, the newest", "{base} + 10 * {size}", "constant", 1.2),
+            ("a completed message, an old one", "{base} + 5 * {size}", "constant", 1.4),
             ("an unknown message, newer than all", _LAST, "constant", 1.2),
+            ("an unknown message, an old one", "{base} + 1 + 5 * {size}", "constant", 1.4),
         ]
     ),
     *(
@@ -158,7 +185,7 @@ CASES = [
             most=1.0,
             cost="locks",
         )
-        for what, message_id in [("a completed message", "5 * {size}"), ("an unknown message", "0")]
+        for what, message_id in [("a completed message", "{base} + 5 * {size}"), ("an unknown message", "0")]
     ),
     *(
         Case(
@@ -173,11 +200,12 @@ CASES = [
         for what, grows, build, arguments, sizes in [
             ("of a queue", "messages in each state, from 40,000 on", _counted, "'q'", (40_000, 150_000)),
             ("of all queues", "messages in each state, from 40,000 on", _counted, "", (40_000, 150_000)),
+            ("of 60 long queues", "messages ready in each", _long_queues, "", (500, 5_000)),
             (
                 "of all queues, completed since",
                 "messages completed since then, from 110,000 on",
                 _done,
-                "completed_since => '-infinity'",
+                "completed_since => (select q.created_at from penstock.queues q)",
                 (110_000, 250_000),
             ),
         ]

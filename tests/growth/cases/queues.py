@@ -40,7 +40,28 @@ def _topic(sql: Connection, size: int) -> None:
     sql.execute("analyze")
 
 
+def _topic_among_others(sql: Connection, size: int) -> None:
+    """A topic with 20 queues, and as many as the size that have no topic or another."""
+    _topic(sql, 20)
+    sql.execute("select penstock.create_topic('other')")
+    sql.execute(
+        "select count(penstock.create_queue('other' || n, case when n %% 2 = 0 then 'other' end))"
+        " from generate_series(1, %s) n",
+        [size],
+    )
+    sql.execute("analyze")
+
+
 CASES = [
+    Case(
+        name="publish_message() to a topic with 20 queues",
+        grows="other queues",
+        law="constant",
+        build=_topic_among_others,
+        call="select penstock.publish_message('t', '1')",
+        sizes=(200, 3_000),
+        most=1.5,
+    ),
     Case(
         name="publish_message()",
         grows="queues of the topic",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..case import Case, Connection
 from ..filling import draw_ids
 
-IDS = "(select array_agg(i order by i % 7, i) from generate_series(1, {size}) i)"
+IDS = "(select array_agg({base} + i order by i % 7, i) from generate_series(1, {size}) i)"
 """The ids of all messages, not in order."""
 TOKENS = "array_fill('t'::text, array[{size}])"
 RESULTS = "array_fill('1'::jsonb, array[{size}])"
@@ -13,7 +13,7 @@ GROUPS = "array_fill(1::int8, array[{size}]), (select array_agg(i) from generate
 
 
 def fill_active(sql: Connection, queue: str, number: int, dedup_key: str | None = None) -> None:
-    """Messages that the token `t` holds. `dedup_key` begins the key of each."""
+    """Messages that the token `t` holds. `dedup_key` begins the key of each; every 16th is anchored."""
     base = draw_ids(sql, number)
     sql.execute(
         """insert into penstock.active
@@ -28,9 +28,14 @@ def fill_active(sql: Connection, queue: str, number: int, dedup_key: str | None 
         {"base": base, "number": number, "queue": queue, "key": dedup_key},
     )
     sql.execute(
-        """insert into penstock.dedup (queue_id, key, id)
-        select a.queue_id, a.dedup_key, a.id from penstock.active a
-        where a.dedup_key is not null and a.id > %s""",
+        """with keyed as (
+            select a.queue_id, a.dedup_key, a.id, a.id %% 16 = 0 as is_anchored from penstock.active a
+            where a.dedup_key is not null and a.id > %s
+        )
+        insert into penstock.dedup (queue_id, key, use, id)
+        select k.queue_id, k.dedup_key, 0, case when not k.is_anchored then k.id end from keyed k
+        union all
+        select k.queue_id, k.dedup_key, k.id, k.id from keyed k where k.is_anchored""",
         [base],
     )
     sql.execute("analyze penstock.active, penstock.dedup")
@@ -45,7 +50,9 @@ def _leased_in_a_group(sql: Connection, size: int) -> None:
     _leased(sql, size)
     sql.execute("select penstock.create_group(%s::int, 'q', '1', null)", [size])
     # One message was lost, so not all are acked.
-    sql.execute("update penstock.active set token = 'another' where id = 7")
+    sql.execute(
+        "update penstock.active set token = 'another' where id = (select min(id) + 6 from penstock.active)"
+    )
 
 
 def _keyed(sql: Connection, size: int) -> None:

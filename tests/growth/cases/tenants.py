@@ -20,6 +20,15 @@ def _capped(sql: Connection, size: int) -> None:
     _cap(sql, 5)
 
 
+def _all_wait(sql: Connection, size: int) -> None:
+    """Each of 2,000 tenants has messages: without a cap they are ready, else all but one wait."""
+    sql.execute("select penstock.create_queue('q', tenant_max_active => %s)", [size])
+    for _ in range(3):
+        sql.execute(SEND.format(number=2_000).encode())
+        sql.execute("select penstock.maintain()")
+    sql.execute("vacuum analyze")
+
+
 CASES = [
     Case(
         name="send_messages() to 10,000 tenants",
@@ -30,6 +39,16 @@ CASES = [
         sizes=(0, 5),
         most=4,
         cost="milliseconds",
+    ),
+    Case(
+        name="send_messages() to 2,000 tenants whose messages wait",
+        grows="tenant_max_active from none to 1",
+        law="at most 2.4 times",
+        build=_all_wait,
+        call=SEND.format(number=2_000),
+        sizes=(0, 1),
+        most=2.4,
+        cost="blocks",
     ),
     Case(
         name="send_messages() with tenant_max_active, a message for each tenant",

@@ -3,7 +3,7 @@
 (
     select
         x.id, coalesce(x.priority, priority)::smallint as priority, 0 as attempts,
-        null::int as attempts_limit, coalesce(x.large, false) as large, now as published_at,
+        null::int as attempts_limit, coalesce(x.large, false) as large, now as published_at, null::timestamptz as ready_at,
         coalesce(x.expires_at, expires_at) as expires_at, null::interval as lifetime,
         coalesce(x.tenant, tenant) as tenant,
         coalesce(x.dedup_key, dedup_key) as dedup_key, coalesce(x.headers, headers) as headers,

@@ -68,11 +68,12 @@ end
 $$;
 comment on function penstock._text_bytes is 'The bytes of the longest value as text; 1 GB if it has 1 GB or more.';
 
+-- jsonb_out() instead of a cast: a value may have 256 MB, and a cast makes two copies.
 create or replace function penstock._text_size(value jsonb) returns bigint
 language plpgsql
 as $$
 begin
-    return octet_length(value::text);
+    return pg_column_size(jsonb_out(value)) - 1;
 exception when program_limit_exceeded or internal_error then
     return 1073741824;
 end

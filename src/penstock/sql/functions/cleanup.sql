@@ -59,36 +59,27 @@ begin
     for state in 1..4 loop
         if state = 1 then
             with removed_rows as (
-                delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large, r.dedup_key
+                delete from penstock.ready r where r.queue_id = queue_id returning r.id, r.large
             )
-            select count(*) as number, array_agg(d.id) filter (where d.large) as large_ids,
-                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys,
-                array_agg(d.id) filter (where d.dedup_key is not null) as key_ids
+            select count(*) as number, array_agg(d.id) filter (where d.large) as large_ids
             into removed from removed_rows d;
         elsif state = 2 then
             with removed_rows as (
-                delete from penstock.scheduled s where s.queue_id = queue_id returning s.id, s.large, s.dedup_key
+                delete from penstock.scheduled s where s.queue_id = queue_id returning s.id, s.large
             )
-            select count(*) as number, array_agg(d.id) filter (where d.large) as large_ids,
-                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys,
-                array_agg(d.id) filter (where d.dedup_key is not null) as key_ids
+            select count(*) as number, array_agg(d.id) filter (where d.large) as large_ids
             into removed from removed_rows d;
         elsif state = 3 then
             with removed_rows as (
-                delete from penstock.waiting w where w.queue_id = queue_id returning w.id, w.large, w.dedup_key
+                delete from penstock.waiting w where w.queue_id = queue_id returning w.id, w.large
             )
-            select count(*) as number, array_agg(d.id) filter (where d.large) as large_ids,
-                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys,
-                array_agg(d.id) filter (where d.dedup_key is not null) as key_ids
+            select count(*) as number, array_agg(d.id) filter (where d.large) as large_ids
             into removed from removed_rows d;
         else
             with removed_rows as (
-                delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.dedup_key,
-                a.permit
+                delete from penstock.active a where a.queue_id = queue_id returning a.id, a.large, a.permit
             )
             select count(*) as number, array_agg(d.id) filter (where d.large) as large_ids,
-                array_agg(d.dedup_key) filter (where d.dedup_key is not null) as keys,
-                array_agg(d.id) filter (where d.dedup_key is not null) as key_ids,
                 array_agg(d.permit) filter (where d.permit is not null) as permits
             into removed from removed_rows d;
             -- No message is left that could hold a tenant permit.
@@ -100,11 +91,12 @@ begin
             end if;
         end if;
         purged := purged + removed.number;
-        perform penstock._free_dedup_keys(queue_id, removed.keys, removed.key_ids);
         if removed.large_ids is not null then
             perform penstock._free_payloads(queue_id, removed.large_ids);
         end if;
     end loop;
+    -- No message is left that could hold a key.
+    delete from penstock.dedup d where d.queue_id = queue_id;
     return purged;
 end
 $$;

@@ -135,6 +135,9 @@ begin
         -- Too few messages: end leases that ran out and promote due messages, then try once more.
         exit when not penstock._sweep_due(queue_id, now, has_waiting, missing);
     end loop;
+    if got = 0 and penstock._pending_acks() & 1048575 > 0 then
+        perform penstock._write_acks();
+    end if;
 end
 $$;
 comment on function penstock.consume_messages_batch is

@@ -12,7 +12,8 @@ as $$
         penstock._readable_body(case when d.large then p.body else d.body end),
         d.attempts, d.reason, penstock._readable_text(d.last_error), penstock._readable_errors(d.errors), d.moved_at,
         d.priority::int,
-        nullif(d.tenant, ''), penstock._readable(d.headers), d.published_at, cursor
+        nullif(d.tenant, ''), penstock._readable(d.headers), d.published_at, penstock._readable_text(d.error_key),
+        cursor
     from penstock.dead d
     left join penstock.payloads p on d.large and p.id = d.id
     where d.queue_id = _dead_letter.queue_id and d.id = message_id
@@ -25,7 +26,8 @@ create or replace function penstock.list_dlq_messages(
     queue_name text default null,
     page_size int default null,
     after text default null,
-    newest_first boolean default false
+    newest_first boolean default false,
+    error_key text default null
 ) returns setof penstock.dead_letter
 language plpgsql stable security definer
 /*pinned*/
@@ -39,7 +41,8 @@ declare
     after_id bigint := 0;
     before timestamptz := 'infinity';
 begin
-    newest_first := coalesce(newest_first, false);
+    -- The letters of an error are in the order of time only.
+    newest_first := coalesce(newest_first, false) or error_key is not null;
     if after is not null then
         if after !~ (
             case when newest_first
@@ -71,10 +74,19 @@ begin
             select q.name, n.*
             from penstock.queues q
             cross join lateral (
-                select d.queue_id, d.id, d.moved_at from penstock.dead d
-                where d.sweep_queue_id = q.id and d.moved_at <= before
-                    and (d.moved_at, d.id) < (before, after_id + (q.id < after_queue)::int)
-                order by d.moved_at desc, d.id desc limit page_size
+                (
+                    select d.queue_id, d.id, d.moved_at from penstock.dead d
+                    where error_key is null and d.sweep_queue_id = q.id and d.moved_at <= before
+                        and (d.moved_at, d.id) < (before, after_id + (q.id < after_queue)::int)
+                    order by d.moved_at desc, d.id desc limit page_size
+                )
+                union all
+                (
+                    select d.queue_id, d.id, d.moved_at from penstock.dead d
+                    where d.sweep_queue_id = q.id and d.error_key = error_key and d.moved_at <= before
+                        and (d.moved_at, d.id) < (before, after_id + (q.id < after_queue)::int)
+                    order by d.moved_at desc, d.id desc limit page_size
+                )
             ) n
             where q.id between first_queue and last_queue and (q.viewers is null or penstock._may(q.viewers))
             order by n.moved_at desc, n.id desc, q.id desc
@@ -111,8 +123,9 @@ end
 $$;
 comment on function penstock.list_dlq_messages is
     'Lists dead letters of one queue or of all, with reason (failed, no_attempts_left, expired), last error and '
-    'last ten errors. The order is queue and id, or newest_first. For the next page pass the cursor of the last '
-    'row as after. An object with the field penstock_unreadable replaces an unreadable value and says why.';
+    'last ten errors. The order is queue and id, or newest_first. error_key: only the letters of that group '
+    '(list_dlq_groups), the newest first. For the next page pass the cursor of the last row as after. An object '
+    'with the field penstock_unreadable replaces an unreadable value and says why.';
 
 -- The caller holds the queue's lock. Two steps, as in dedup.sql.
 create or replace function penstock._retake_dedup_keys(queue_id int, ids bigint[], now timestamptz) returns void
@@ -125,29 +138,31 @@ declare
     over_expiries timestamptz[];
     ended bigint[];
 begin
-    insert into penstock.dedup (queue_id, key, id, expires_at)
-    select queue_id, d.dedup_key, d.id, now + coalesce(d.lifetime, d.expires_at - d.published_at) from penstock.dead d
-    where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
-    on conflict do nothing;
+    select array_agg(t.holder), array_agg(t.holder_expires_at) into over_ids, over_expiries
+    from (
+        select d.dedup_key, d.id, now + coalesce(d.lifetime, d.expires_at - d.published_at) as expires_at
+        from penstock.dead d
+        where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null order by d.dedup_key, d.id
+    ) d
+    cross join lateral penstock._take_dedup_key(queue_id, d.dedup_key, d.id, d.expires_at) t
+    where t.holder is not null;
+    -- A new statement sees what changed while the call waited for keys.
     select array_agg(k.id), array_agg(k.expires_at) into over_ids, over_expiries
-    from penstock.dead d
-    cross join lateral (
-        select k.id, k.expires_at from penstock.dedup k where k.queue_id = queue_id and k.key = d.dedup_key
-            and k.id <> d.id limit 1
-    ) k
-    where d.queue_id = queue_id and d.id = any(ids) and d.dedup_key is not null
-        and penstock._is_over(queue_id, k.id, k.expires_at, now);
+    from unnest(over_ids, over_expiries) k(id, expires_at)
+    where penstock._is_over(queue_id, k.id, k.expires_at, now);
     if over_ids is null then
         return;
     end if;
     ended := penstock._end_over(queue_id, over_ids, over_expiries, now);
-    insert into penstock.dedup (queue_id, key, id, expires_at)
-    select queue_id, d.dedup_key, d.id, now + coalesce(d.lifetime, d.expires_at - d.published_at)
-    from penstock.dead d
-    where d.queue_id = queue_id and d.id = any(ids)
-        and d.dedup_key in (select x.dedup_key from penstock.dead x where x.queue_id = queue_id and x.id = any(ended))
-    order by d.dedup_key, d.id
-    on conflict do nothing;
+    perform penstock._take_dedup_key(queue_id, d.dedup_key, d.id, d.expires_at)
+    from (
+        select d.dedup_key, d.id, now + coalesce(d.lifetime, d.expires_at - d.published_at) as expires_at
+        from penstock.dead d
+        where d.queue_id = queue_id and d.id = any(ids)
+            and d.dedup_key in (select x.dedup_key from penstock.dead x where x.queue_id = queue_id and x.id = any(ended))
+        order by d.dedup_key, d.id
+        offset 0
+    ) d;
 end
 $$;
 comment on function penstock._retake_dedup_keys is
@@ -202,10 +217,10 @@ begin
                 attempts_limit = case when most is null or x.attempts + more_attempts > most
                     then x.attempts + more_attempts end;
                 expires_at = now + coalesce(x.lifetime, x.expires_at - x.published_at);
+                ready_at = now;
                 lifetime = coalesce(x.lifetime, x.expires_at - x.published_at);
                 dedup_key = (
-                    select k.key from penstock.dedup k where k.queue_id = queue_id and k.key = x.dedup_key
-                        and k.id = x.id
+                    select x.dedup_key from penstock._dedup_holder(queue_id, x.dedup_key) h where h.id = x.id
                 )*/,
             tenants_from is not null as ranked_by_tenant,
             coalesce(m.holds_tenant_permit, false) as holds_tenant_permit,
@@ -229,8 +244,31 @@ comment on function penstock._revive is
     'Moves dead letters to ready or waiting. Their time to live starts again. A dedup key that another message '
     'holds is dropped.';
 
+create or replace function penstock._lock_dead(queue_id int, message_ids bigint[], error_key text) returns bigint[]
+language plpgsql
+as $$
+#variable_conflict use_variable
+begin
+    if message_ids is not null then
+        return array(
+            select d.id from penstock.dead d
+            where d.queue_id = queue_id and d.id = any(message_ids) and (error_key is null or d.error_key = error_key)
+            order by d.id for update skip locked
+        );
+    elsif error_key is not null then
+        return array(
+            select d.id from penstock.dead d where d.sweep_queue_id = queue_id and d.error_key = error_key
+            order by d.moved_at, d.id for update skip locked
+        );
+    end if;
+    return array(select d.id from penstock.dead d where d.queue_id = queue_id order by d.id for update skip locked);
+end
+$$;
+comment on function penstock._lock_dead is
+    'Locks dead letters of a queue: those with these ids, those of an error, or all. Returns their ids.';
+
 create or replace function penstock.requeue_dlq_messages(
-    queue_name text, message_ids bigint[] default null
+    queue_name text, message_ids bigint[] default null, error_key text default null
 ) returns bigint
 language plpgsql security definer
 /*hot*/
@@ -241,22 +279,13 @@ declare
     ids bigint[];
 begin
     perform penstock._lock_queue(queue);
-    if message_ids is null then
-        select array_agg(k.id) into ids
-        from (select d.id from penstock.dead d where d.queue_id = queue order by d.id for update skip locked) k;
-    else
-        select array_agg(k.id) into ids
-        from (
-            select d.id from penstock.dead d where d.queue_id = queue and d.id = any(message_ids)
-            order by d.id for update skip locked
-        ) k;
-    end if;
-    return case when ids is null then 0 else penstock._revive(queue, ids, null) end;
+    ids := penstock._lock_dead(queue, message_ids, error_key);
+    return case when ids = '{}' then 0 else penstock._revive(queue, ids, null) end;
 end
 $$;
 comment on function penstock.requeue_dlq_messages is
-    'Moves dead letters back to their queue, all or the given ones. Their attempts start again at 0. Returns how '
-    'many.';
+    'Moves dead letters back to their queue: all, those with these ids, or those of an error (list_dlq_groups). '
+    'Their attempts start again at 0. Returns how many. For very many use start_operation().';
 
 -- A page ends with an id, and the next page starts behind it. So a message that dies again is not requeued again, and
 -- no page passes over the dead rows of the pages before, which vacuum may not remove yet.
@@ -321,25 +350,45 @@ comment on function penstock.add_retries is
     'This limit also applies in a queue without a limit. headers: only messages whose headers contain these. '
     'Returns how many.';
 
-create or replace function penstock.purge_dlq(queue_name text default null) returns bigint
+create or replace function penstock.delete_dlq_messages(queue_name text, message_ids bigint[]) returns bigint
+language plpgsql security definer
+/*hot*/
+as $$
+#variable_conflict use_variable
+declare
+    queue int := penstock._queue_id(queue_name);
+begin
+    perform penstock._check_list('message_ids', message_ids);
+    return penstock._delete_dead(queue, penstock._lock_dead(queue, coalesce(message_ids, '{}'), null));
+end
+$$;
+comment on function penstock.delete_dlq_messages is
+    'Deletes the dead letters of a queue that have these ids. Returns how many.';
+
+create or replace function penstock.purge_dlq(
+    queue_name text default null, error_key text default null
+) returns bigint
 language plpgsql security definer
 /*pinned*/
 as $$
 #variable_conflict use_variable
 declare
+    only_id int := case when queue_name is not null then penstock._queue_id(queue_name) end;
     purged bigint := 0;
     queue int;
 begin
-    if queue_name is not null then
-        return penstock._purge_dead(penstock._queue_id(queue_name), 'infinity', null);
-    end if;
-    for queue in select q.id from penstock.queues q order by q.id loop
-        purged := purged + penstock._purge_dead(queue, 'infinity', null);
+    for queue in select q.id from penstock.queues q where only_id is null or q.id = only_id order by q.id loop
+        purged := purged + case
+            when error_key is null then penstock._purge_dead(queue, 'infinity', null)
+            else penstock._delete_dead(queue, penstock._lock_dead(queue, null, error_key))
+        end;
     end loop;
     return purged;
 end
 $$;
-comment on function penstock.purge_dlq is 'Deletes the dead letters of one queue, or of all. Returns how many.';
+comment on function penstock.purge_dlq is
+    'Deletes the dead letters of one queue, or of all; with error_key only those of that error (list_dlq_groups). '
+    'Returns how many.';
 
 create or replace function penstock.purge_dlq_page(
     queue_name text, page_size int default 10000, after_id bigint default 0, out affected bigint, out last_id bigint

@@ -510,14 +510,17 @@ as $$
     select q.name, e.reason, e.error, e.dead_count, e.last_at
     from penstock.queues q
     cross join lateral (
-        select d.reason, d.error, count(*) as dead_count, max(d.moved_at) as last_at
+        select
+            d.reason, (array_agg(d.error order by d.moved_at desc))[1] as error, count(*) as dead_count,
+            max(d.moved_at) as last_at
         from (
-            select d.reason, nullif(left(split_part(d.last_error, chr(10), 1), 200), '') as error, d.moved_at
+            select
+                d.reason, nullif(left(split_part(d.last_error, chr(10), 1), 200), '') as error, d.error_key, d.moved_at
             from penstock.dead d
             where d.sweep_queue_id = q.id and d.moved_at > penstock.clock() - interval '1 hour'
             order by d.moved_at desc limit 200
         ) d
-        group by d.reason, d.error
+        group by d.reason, d.error_key
         order by 3 desc, 4 desc limit 3
     ) e
     where q.viewers is null or penstock._may(q.viewers)
@@ -525,4 +528,5 @@ as $$
 $$;
 comment on function penstock.diagnose_errors is
     'Returns the causes of the dead letters of the last hour: for each queue the three most frequent pairs of '
-    'reason and first line of the error, among the latest 200 dead letters.';
+    'reason and kind of error (list_dlq_groups), among the latest 200 dead letters, with the first line of the newest '
+    'error.';

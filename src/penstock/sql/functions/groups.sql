@@ -131,7 +131,7 @@ declare
 begin
     for complete in
         select g.* from penstock.groups g
-        where g.id = any(coalesce(group_ids, array(select x.id from penstock.groups x))) and penstock._is_complete(g.id, g.total, g.missing)
+        where g.id = any(group_ids) and penstock._is_complete(g.id, g.total, g.missing)
         order by (select q.id from penstock.queues q where q.name = g.callback_queue), g.id
         for update of g skip locked
     loop
@@ -168,6 +168,19 @@ language plpgsql security definer
 /*hot: sort, hashjoin, mergejoin*/
 as $$
 begin
+    -- Of all groups: a probe of each, and a walk where the member that maintain() found missing is done by now. The
+    -- walk reads each result once, but does not record how far it came: that would lock groups that are not complete.
+    if group_ids is null then
+        group_ids := array(
+            select g.id from penstock.groups g
+            where case
+                when g.missing >= 0 and not exists (
+                    select from penstock.group_results r where r.group_id = g.id and r.position = g.missing
+                ) then false
+                else penstock._missing_member(g.id, g.missing, null) < 0
+            end
+        );
+    end if;
     return query select penstock._finish_groups(group_ids, true);
 end
 $$;
@@ -208,8 +221,8 @@ comment on function penstock.delete_group is
     'exist.';
 
 -- Walks down from the member that was missing before: all above it are done. So all walks of a group together read
--- each result once. A walk stops after 10,000 results.
-create or replace function penstock._missing_member(group_id bigint, missing int) returns int
+-- each result once.
+create or replace function penstock._missing_member(group_id bigint, missing int, most int) returns int
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -218,7 +231,7 @@ declare
 begin
     for found_at in
         select r.position from penstock.group_results r where r.group_id = group_id and r.position <= missing
-        order by r.position desc limit 10000
+        order by r.position desc limit most
     loop
         exit when found_at < missing;
         missing := missing - 1;
@@ -227,7 +240,8 @@ begin
 end
 $$;
 comment on function penstock._missing_member is
-    'The position below which members of a group may be missing; -1 if all are done.';
+    'The position below which members of a group may be missing; -1 if all are done. A walk ends after so many '
+    'results; null: at the first gap.';
 
 -- Deletes the results first, in portions: a group that is left at the deadline is deleted a minute later.
 create or replace function penstock._expire_groups(
@@ -306,7 +320,7 @@ begin
             )
             order by i.nth
         loop
-            now_missing := penstock._missing_member(moved.id, moved.missing);
+            now_missing := penstock._missing_member(moved.id, moved.missing, 10000);
             if now_missing < 0 then
                 complete := complete || moved.id;
             end if;

@@ -429,6 +429,7 @@ declare
     result penstock.maintenance_result;
 begin
     perform penstock._require_read_committed('maintain');
+    perform penstock._write_acks();
     if not pg_try_advisory_xact_lock(1346719315, -1) then
         return;
     end if;
@@ -446,6 +447,10 @@ begin
         if n > 0 then
             return next ('days added', null, n)::penstock.maintenance_result;
             is_brief := true;
+        end if;
+        n := penstock._close_days(now, clock_timestamp() + interval '20 ms');
+        if n > 0 then
+            return next ('days closed', null, n)::penstock.maintenance_result;
         end if;
         waits := false;
     end if;

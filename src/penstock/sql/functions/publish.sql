@@ -545,6 +545,8 @@ declare
         and dedup_keys is null and dedup_key is null;
     ids bigint[];
     new_ids bigint[];
+    keys text[];
+    key_ttls int[];
     large boolean[];
     largest int;
     measured jsonb[];
@@ -622,17 +624,28 @@ begin
     select array_agg(nextval('penstock.message_ids')) into ids from generate_series(1, n);
     new_ids := ids;
     if not is_uniform and (dedup_key is not null or dedup_keys is not null) then
-        ids := penstock._take_dedup_keys(
-            queue_ids, default_ttls,
-            array(select coalesce(k, dedup_key) from unnest(ids, dedup_keys) with ordinality x(id, k, n) order by x.n),
-            ids,
-            array(select coalesce(t, ttl_seconds) from unnest(ids, ttls) with ordinality x(id, t, n) order by x.n),
-            now
-        );
-        new_ids := array(
-            select case when x.id = x.holder then x.id end from unnest(new_ids, ids) with ordinality x(id, holder, n)
-            order by x.n
-        );
+        -- A message alone has no lists: it gets by without queries.
+        if dedup_keys is null then
+            keys := array_fill(dedup_key, array[n]);
+        else
+            keys := array(
+                select coalesce(k, dedup_key) from unnest(ids, dedup_keys) with ordinality x(id, k, n) order by x.n
+            );
+        end if;
+        if ttls is null then
+            key_ttls := array_fill(ttl_seconds, array[n]);
+        else
+            key_ttls := array(
+                select coalesce(t, ttl_seconds) from unnest(ids, ttls) with ordinality x(id, t, n) order by x.n
+            );
+        end if;
+        ids := penstock._take_dedup_keys(queue_ids, default_ttls, keys, ids, key_ttls, now);
+        if ids <> new_ids then
+            new_ids := array(
+                select case when x.id = x.holder then x.id end
+                from unnest(new_ids, ids) with ordinality x(id, holder, n) order by x.n
+            );
+        end if;
     end if;
     if is_large then
         if new_ids[1] is not null and cardinality(queue_ids) > 0 then

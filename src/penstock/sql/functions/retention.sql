@@ -1,4 +1,4 @@
--- Retention: partitions of done, removal of old messages and payloads, and other work that runs once a minute.
+-- Retention: removal of old messages and payloads, and other work that runs once a minute.
 
 -- No role except the owner may have a right on a table: a trigger on a table runs with the rights of the owner. A
 -- new table gets the default privileges of its owner. So each function that creates a table calls this function
@@ -31,66 +31,6 @@ end
 $$;
 comment on function penstock._revoke_table_rights is
     'Revokes the rights on tables and sequences from all roles except the owner.';
-
--- Attaching a partition blocks neither readers nor writers of the other partitions. default_tablespace is empty:
--- partitions belong in the tablespace of the database, not in that of the caller's session.
-create or replace function penstock._add_days(now timestamptz) returns bigint
-language plpgsql
-set lock_timeout = '100ms'
-set default_tablespace = ''
-as $$
-declare
-    day date;
-    partition_name text;
-    added bigint := 0;
-begin
-    for i in 1..7 loop
-        day := (now at time zone 'UTC')::date + i;
-        partition_name := 'done_' || to_char(day, 'YYYYMMDD');
-        continue when to_regclass('penstock.' || partition_name) is not null;
-        execute format('create table penstock.%I (like penstock.done including defaults)', partition_name);
-        execute format(
-            'alter table penstock.done attach partition penstock.%I for values from (%L) to (%L)',
-            partition_name, to_char(day, 'YYYY-MM-DD') || ' 00:00:00+00',
-            to_char(day + 1, 'YYYY-MM-DD') || ' 00:00:00+00'
-        );
-        added := added + 1;
-    end loop;
-    if added > 0 then
-        perform penstock._revoke_table_rights();
-    end if;
-    return added;
-exception when lock_not_available then
-    return 0;
-end
-$$;
-comment on function penstock._add_days is 'Attaches the partitions of the coming week to done.';
-
-create or replace function penstock._drop_days(now timestamptz) returns bigint
-language plpgsql
-set lock_timeout = '100ms'
-as $$
-declare
-    longest int := coalesce((select max(q.retain_completed_seconds) from penstock.queues q), 0);
-    partition_name text;
-    dropped bigint := 0;
-begin
-    for partition_name in
-        select c.relname from pg_inherits i join pg_class c on c.oid = i.inhrelid
-        where i.inhparent = 'penstock.done'::regclass and c.relname ~ '^done_[0-9]{8}$'
-            and (to_date(right(c.relname, 8), 'YYYYMMDD') + 1)::timestamp at time zone 'UTC'
-                + make_interval(secs => longest) <= now
-        order by c.relname
-    loop
-        execute format('drop table penstock.%I', partition_name);
-        dropped := dropped + 1;
-    end loop;
-    return dropped;
-exception when lock_not_available then
-    return 0;
-end
-$$;
-comment on function penstock._drop_days is 'Drops the partitions of done that no queue needs any more.';
 
 -- The walk goes by id. It is finished when a whole batch was published after `before`: a message is completed after
 -- its publication, and ids grow with publication. The walk does not lock messages that it keeps.
@@ -217,6 +157,12 @@ as $$
 #variable_conflict use_variable
 declare
     started timestamptz := clock_timestamp();
+    -- The passes before removed the keys that were free for longer, except keys whose transactions committed late: the
+    -- first pass of an hour examines all.
+    keys_since timestamptz := case
+        when date_trunc('hour', before.done_at) = date_trunc('hour', now) then before.done_at - interval '11 minutes'
+        else '-infinity'
+    end;
     groups record;
     past record;
     queue record;
@@ -232,9 +178,34 @@ begin
         if n > 0 then
             results := results || ('payloads removed', null, n)::penstock.maintenance_result;
         end if;
+        -- sample() takes the tallies out. Without a sampler they must not pile up.
+        perform from penstock.samples s where s.taken_at between now - interval '1 hour' and now order by s.tick desc limit 1;
+        if not found then
+            delete from penstock.tallies t where t.at < now - interval '1 hour';
+        end if;
         n := penstock._forget_workers(now - interval '1 day');
         if n > 0 then
             results := results || ('workers removed', null, n)::penstock.maintenance_result;
+        end if;
+        n := penstock._forget_actions(now - interval '90 days');
+        if n > 0 then
+            results := results || ('actions removed', null, n)::penstock.maintenance_result;
+        end if;
+        n := penstock._forget_operations(now - interval '30 days');
+        if n > 0 then
+            results := results || ('operations removed', null, n)::penstock.maintenance_result;
+        end if;
+        removed := 0;
+        loop
+            n := penstock._remove_free_keys(keys_since, now - interval '10 minutes', 1000);
+            removed := removed + n;
+            exit when n < 1000 or clock_timestamp() > until;
+        end loop;
+        if removed > 0 then
+            results := results || ('dedup keys removed', null, removed)::penstock.maintenance_result;
+        end if;
+        if n = 1000 then
+            return;
         end if;
     end if;
     if progress.after_group is not null then
@@ -303,4 +274,5 @@ begin
 end
 $$;
 comment on function penstock._upkeep is
-    'The work that runs once a minute: retention, orphaned payloads, groups and workers.';
+    'The work that runs once a minute: retention, orphaned payloads, free dedup keys, groups, workers, the audit and '
+    'operations.';

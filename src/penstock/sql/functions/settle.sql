@@ -25,6 +25,8 @@ declare
     large_ids bigint[];
     permits smallint[];
     tenant_permits text[];
+    claimed_at timestamptz;
+    ready_at timestamptz;
 begin
     if message_ids is null or tokens is null or cardinality(message_ids) <> cardinality(tokens)
         or cardinality(results) <> cardinality(message_ids)
@@ -88,7 +90,7 @@ begin
             insert into penstock.done
                 (
                     queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers,
-                    payload, body, errors, result
+                    payload, body, errors, result, ready_at
                 )
             select
                 queue_id, g.id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant,
@@ -99,7 +101,8 @@ begin
                         places[width_bucket(g.id, sorted_ids)] - 1,
                         array_position(message_ids, g.id) - array_lower(message_ids, 1)
                     )
-                ]
+                ],
+                g.ready_at
             from removed g
         )
         select
@@ -114,15 +117,23 @@ begin
             delete from penstock.active a
             where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(message_ids)
                 and a.token = token
-            returning a.id, a.dedup_key, a.large, a.permit, a.holds_tenant_permit, a.tenant
+            returning
+                a.id, a.dedup_key, a.large, a.permit, a.holds_tenant_permit, a.tenant, a.claimed_at,
+                coalesce(a.ready_at, a.published_at) as ready_at
         )
         select
             array_agg(g.id), array_agg(g.dedup_key) filter (where g.dedup_key is not null),
             array_agg(g.id) filter (where g.dedup_key is not null),
             array_agg(g.id) filter (where g.large),
             array_agg(g.permit) filter (where g.permit is not null),
-            array_agg(g.tenant) filter (where g.holds_tenant_permit)
-        into ids, keys, key_ids, large_ids, permits, tenant_permits from removed g;
+            array_agg(g.tenant) filter (where g.holds_tenant_permit),
+            max(g.claimed_at), min(g.ready_at) + (max(g.ready_at) - min(g.ready_at)) / 2
+        into ids, keys, key_ids, large_ids, permits, tenant_permits, claimed_at, ready_at from removed g;
+        if ids is not null then
+            perform penstock._tally_acks(
+                queue_id, cardinality(ids), claimed_at - ready_at, penstock.clock() - claimed_at
+            );
+        end if;
     end if;
     if keys is not null then
         perform penstock._free_dedup_keys(queue_id, keys, key_ids);
@@ -199,6 +210,7 @@ comment on function penstock._ack_one_by_one is
     'ids.';
 
 -- The short path is one statement. It takes only a message without a dedup key, a large payload and a permit.
+-- The first ack of a second is written with its times, the others are only counted (tallies.sql).
 create or replace function penstock.ack_message(
     queue_name text, message_id bigint, token text, result jsonb default null
 ) returns boolean
@@ -210,6 +222,9 @@ as $$
 declare
     queue_id int;
     keep boolean;
+    claimed_at timestamptz;
+    ready_at timestamptz;
+    counted text;
 begin
     select q.id, q.retain_completed_seconds > 0 into queue_id, keep
     from penstock.queues q
@@ -221,26 +236,39 @@ begin
             where a.queue_id = queue_id and a.id = message_id and a.token = token
                 and a.dedup_key is null and not a.large and a.permit is null and not a.holds_tenant_permit
             returning
-                a.priority, a.attempts, a.claimed_at, a.published_at, a.tenant, a.headers, a.payload, a.body, a.errors
+                a.priority, a.attempts, a.claimed_at, a.published_at, a.ready_at, a.tenant, a.headers, a.payload,
+                a.body, a.errors
         )
         insert into penstock.done
             (
                 queue_id, id, priority, attempts, completed_at, claimed_at, published_at, tenant, token, headers,
-                payload, body, errors, result
+                payload, body, errors, result, ready_at
             )
         select
             queue_id, message_id, g.priority, g.attempts, penstock.clock(), g.claimed_at, g.published_at, g.tenant,
-            token, g.headers, g.payload, g.body, g.errors, result
+            token, g.headers, g.payload, g.body, g.errors, result, g.ready_at
         from removed g;
         if found then
             return true;
         end if;
     elsif not keep then
-        delete from penstock.active a
-        where a.queue_id = queue_id and a.id = message_id and a.token = token
-            and a.dedup_key is null and not a.large and a.permit is null and not a.holds_tenant_permit;
-        if found then
-            return true;
+        if penstock._pending_acks() >> 20 = penstock._acks_key(queue_id) then
+            delete from penstock.active a
+            where a.queue_id = queue_id and a.id = message_id and a.token = token
+                and a.dedup_key is null and not a.large and a.permit is null and not a.holds_tenant_permit;
+            if found then
+                counted := set_config('penstock.acked', (penstock._pending_acks() + 1)::text, false);
+                return true;
+            end if;
+        else
+            delete from penstock.active a
+            where a.queue_id = queue_id and a.id = message_id and a.token = token
+                and a.dedup_key is null and not a.large and a.permit is null and not a.holds_tenant_permit
+            returning a.claimed_at, coalesce(a.ready_at, a.published_at) into claimed_at, ready_at;
+            if found then
+                perform penstock._tally_acks(queue_id, 1, claimed_at - ready_at, penstock.clock() - claimed_at);
+                return true;
+            end if;
         end if;
     end if;
     if queue_id is not null then

@@ -19,6 +19,53 @@ $$;
 comment on function penstock._cut_error is
     'An error cut to so many characters: the beginning and the end, with a mark between them.';
 
+-- The line that names the error: the first line, or in a traceback the first line behind its last frames. Values in
+-- the line are replaced, so that errors of one kind have one key. Patterns contain no backslash, because a session may
+-- have standard_conforming_strings off.
+create or replace function penstock._error_key(error text, reason text) returns text
+language plpgsql immutable
+as $$
+declare
+    header constant text := 'Traceback (most recent call last):';
+    line text collate "C";
+begin
+    error := ltrim(error, E' \t\r\n');
+    if error is null or error = '' then
+        return '(' || reason || ')';
+    end if;
+    if starts_with(error, header) then
+        -- The last traceback is that of the error that was not caught. _cut_error() may have cut it.
+        select l.line into line
+        from unnest(string_to_array(
+            regexp_replace(
+                right(error, strpos(reverse(error), reverse(header)) - 1),
+                '^.*[[]... [0-9]+ characters left out ...[]]' || chr(10) || '[^' || chr(10) || ']*', ''
+            ),
+            chr(10)
+        )) with ordinality l(line, n)
+        where l.line !~ '^([[:space:]]|$)'
+        order by l.n limit 1;
+    end if;
+    line := left(coalesce(line, split_part(error, chr(10), 1)), 1000);
+    line := regexp_replace(
+        line, '[[:xdigit:]]{8}-[[:xdigit:]]{4}-[[:xdigit:]]{4}-[[:xdigit:]]{4}-[[:xdigit:]]{12}', '<uuid>', 'g'
+    );
+    -- An apostrophe inside a word is no quotation mark.
+    line := regexp_replace(
+        line, '(?<![[:alnum:]_])(''[^'']*''|"[^"]*")(?![[:alnum:]_])', '<text>', 'g'
+    );
+    line := regexp_replace(line, '0[xX][[:xdigit:]]+', '<hex>', 'g');
+    line := regexp_replace(
+        line, '(?<![[:alnum:]_])(?=[a-fA-F]*[0-9])[[:xdigit:]]{8,}(?![[:alnum:]_])', '<hex>', 'g'
+    );
+    line := regexp_replace(line, '[0-9]+([.,:][0-9]+)*', '<n>', 'g');
+    return left(btrim(regexp_replace(line, '[[:space:]]+', ' ', 'g')), 200);
+end
+$$;
+comment on function penstock._error_key is
+    'The kind of an error: the line that names it, with numbers, quoted text, hexadecimal numbers and UUIDs replaced. '
+    'Without an error: the reason in parentheses.';
+
 create or replace function penstock._add_error(
     errors jsonb, attempt int, at timestamptz, error text, lost boolean default false
 ) returns jsonb
@@ -120,6 +167,7 @@ declare
     waiting_tenants text[];
     waiting_priorities int[];
     top_rank bigint;
+    buried bigint;
 begin
     if verdict <> 'reject' then
         select
@@ -141,8 +189,10 @@ begin
             where a.queue_id = queue_id and a.id between lowest and highest and a.id = any(ids) and a.token = token
             returning a.*
         ), to_dead as (
-            insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
-            select queue_id, queue_id, 'failed', now, j.errors -> -1 ->> 'error', /*carried j*/
+            insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, error_key, /*carried*/)
+            select
+                queue_id, queue_id, 'failed', now, j.errors -> -1 ->> 'error',
+                penstock._error_key(j.errors -> -1 ->> 'error', 'failed'), /*carried j*/
             from (
                 select /*carried g: errors = penstock._add_error(
                     g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text)
@@ -156,6 +206,7 @@ begin
             array_agg(g.permit) filter (where g.permit is not null),
             array_agg(g.tenant) filter (where g.holds_tenant_permit)
         into moved, keys, key_ids, permits, tenant_permits from removed g;
+        buried := cardinality(moved);
     else
         with removed as (
             delete from penstock.active a
@@ -170,7 +221,8 @@ begin
                         else penstock._add_error(
                             g.errors, g.attempts, now, coalesce(error, error_of ->> g.id::text), verdict = 'lost'
                         )
-                    end*/,
+                    end;
+                    ready_at = case verdict when 'release' then g.ready_at else now end*/,
                 g.permit, g.holds_tenant_permit,
                 case
                     when verdict <> 'release' then penstock._reason_to_end(
@@ -191,8 +243,10 @@ begin
                 tenants_from is not null and floor_ranks is null as waits
             from removed g
         ), to_dead as (
-            insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
-            select queue_id, queue_id, j.reason, now, j.errors -> -1 ->> 'error', /*carried j*/
+            insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, error_key, /*carried*/)
+            select
+                queue_id, queue_id, j.reason, now, j.errors -> -1 ->> 'error',
+                penstock._error_key(j.errors -> -1 ->> 'error', j.reason), /*carried j*/
             from judged j where j.reason is not null
         ), to_scheduled as (
             insert into penstock.scheduled (queue_id, sweep_queue_id, due_at, /*carried*/)
@@ -212,12 +266,17 @@ begin
             ),
             array_agg(j.tenant) filter (where j.reason is null and j.delay = 0 and j.waits),
             array_agg(j.priority::int) filter (where j.reason is null and j.delay = 0 and j.waits),
-            (select max(r.rank) from to_ready r)
-        into moved, ready_id, keys, key_ids, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank
+            (select max(r.rank) from to_ready r), count(j.reason)
+        into
+            moved, ready_id, keys, key_ids, permits, tenant_permits, waiting_tenants, waiting_priorities, top_rank,
+            buried
         from judged j;
     end if;
     if moved is null then
         return '{}';
+    end if;
+    if verdict <> 'release' then
+        perform penstock._tally(queue_id, 0, cardinality(moved), buried);
     end if;
     if top_rank > last_id then
         perform penstock._cover(top_rank);
@@ -337,8 +396,10 @@ begin
         union all
         select s.*, false from from_scheduled s
     ), to_dead as (
-        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
-        select queue_id, queue_id, 'expired', now, g.errors -> -1 ->> 'error', /*carried g*/
+        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, error_key, /*carried*/)
+        select
+            queue_id, queue_id, 'expired', now, g.errors -> -1 ->> 'error',
+            penstock._error_key(g.errors -> -1 ->> 'error', 'expired'), /*carried g*/
         from removed g
     )
     select
@@ -350,16 +411,22 @@ begin
     if tenant_permits is not null then
         perform penstock._return_tenant_permits(queue_id, tenant_permits);
     end if;
+    if ended > 0 then
+        perform penstock._tally(queue_id, 0, 0, ended);
+    end if;
     return ended;
 end
 $$;
 comment on function penstock._end_expired is
     'Moves expired messages from ready, waiting and scheduled to the dead letters. Returns how many.';
 
--- The caller holds the queue's lock, in READ COMMITTED. The function skips messages that another session has
--- locked. A delayed message enters as new, a parked message at the front, a retry beside waiting messages. With a
--- cap for each tenant, a message without a tenant permit goes to waiting.
-create or replace function penstock._make_ready(queue_id int, now timestamptz, ids bigint[]) returns bigint[]
+-- The caller holds the queue's lock, in READ COMMITTED. The function skips messages that another session has locked,
+-- and messages that are neither due nor parked, except with early. A delayed message enters as new, a parked message at
+-- the front, a retry beside waiting messages. With a cap for each tenant, a message without a tenant permit goes to
+-- waiting.
+create or replace function penstock._make_ready(
+    queue_id int, now timestamptz, ids bigint[], early boolean default false
+) returns bigint[]
 language plpgsql
 as $$
 #variable_conflict use_variable
@@ -387,7 +454,7 @@ begin
         cross join lateral (
             select s.id, s.tenant, s.expires_at, s.due_at, s.priority, s.parked_rank from penstock.scheduled s
             where s.queue_id = queue_id and s.id = i.id
-                and (s.due_at <= now or s.parked_as is not null) for update skip locked
+                and (early or s.due_at <= now or s.parked_as is not null) for update skip locked
         ) s
     ) k;
     if ids is null then
@@ -417,7 +484,8 @@ begin
         delete from penstock.scheduled s where s.queue_id = queue_id and s.id = any(ids) returning s.*
     ), moving as (
         select
-            /*carried g*/, tenants_from is not null as ranked_by_tenant,
+            /*carried g: ready_at = case when g.parked_as is null then least(g.due_at, now) else g.ready_at end*/,
+            tenants_from is not null as ranked_by_tenant,
             coalesce((permit_of ->> g.id::text)::boolean, false) as holds_tenant_permit,
             not coalesce((permit_of ->> g.id::text)::boolean, true) as waits,
             case
@@ -439,5 +507,5 @@ begin
 end
 $$;
 comment on function penstock._make_ready is
-    'Moves messages that are due or parked from scheduled to ready or waiting. Returns the ids of the messages '
-    'that left scheduled.';
+    'Moves messages from scheduled to ready or waiting: those that are due or parked, or with early all of these. '
+    'Returns the ids of the messages that left scheduled.';

@@ -201,9 +201,9 @@ begin
         delete from penstock.ready r where r.queue_id + 0 = queue_id and r.ctid = "row" and r.id = message_id
         returning r.*
     ), to_dead as (
-        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, /*carried*/)
+        insert into penstock.dead (queue_id, sweep_queue_id, reason, moved_at, last_error, error_key, /*carried*/)
         select
-            queue_id, queue_id, 'failed', now, error,
+            queue_id, queue_id, 'failed', now, error, penstock._error_key(error, 'failed'),
             /*carried g: headers = case when faults[3] is null then g.headers end;
                 payload = case when faults[1] is null then g.payload end;
                 body = case when faults[2] is null then g.body end;
@@ -217,6 +217,7 @@ begin
     if removed.tenant_permit is not null then
         perform penstock._make_room(queue_id, null, array[removed.tenant_permit]);
     end if;
+    perform penstock._tally(queue_id, 0, 0, 1);
     return true;
 end
 $$;

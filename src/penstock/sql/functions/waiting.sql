@@ -15,7 +15,7 @@ end
 $$;
 comment on function penstock._anything_waits is 'Whether a queue has messages in waiting.';
 
--- With the queue's lock held.
+-- With the queue's lock held. First the line of new messages with the default priority: most that wait are there.
 create or replace function penstock._tenants_waiting(queue_id int, tenants text[]) returns text[]
 language sql stable
 as $$
@@ -24,7 +24,7 @@ as $$
         from (select f.waiting_rank from penstock.floors f where f.queue_id = _tenants_waiting.queue_id order by f.tick desc limit 1) f
         cross join unnest(tenants) t(tenant)
         cross join lateral (
-            select from generate_series(0, 7) line
+            select from unnest('{5,4,3,2,1,0,7,6}'::int[]) line
             cross join lateral (
                 select from penstock.waiting w
                 where w.queue_id = _tenants_waiting.queue_id and w.tenant = t.tenant and w.priority = line / 2 and w.redelivered = (line % 2 = 0)

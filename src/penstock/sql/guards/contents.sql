@@ -8,15 +8,22 @@ declare
     -- refuses any other expression: a catalog function that runs a query given as text, such as ts_rewrite(), has no
     -- row in pg_depend. A test compares this list with a fresh installation.
     expressions constant text[] := array[
+        $$'(unknown)'::text$$,
+        $$'-infinity'::timestamp with time zone$$,
         $$'{0,0,0,0,0}'::bigint[]$$,
         $$'{0}'::integer[]$$,
         $$'{40,30,20,10}'::integer[]$$,
         $$(((publishers IS NULL) = (consumers IS NULL)) AND ((publishers IS NULL) = (viewers IS NULL)))$$,
         $$((char_length(name) >= 1) AND (char_length(name) <= 255))$$,
+        $$(action = ANY (ARRAY['redrive'::text, 'delete'::text]))$$,
+        $$(error_key IS NOT NULL)$$,
         $$(expires_at IS NOT NULL)$$,
+        $$(freed_at IS NOT NULL)$$,
         $$(missed = ANY (ARRAY['skip'::text, 'one'::text, 'all'::text]))$$,
         $$(parked_as IS NOT NULL)$$,
+        $$(queue_name IS NOT NULL)$$,
         $$(reason = ANY (ARRAY['failed'::text, 'no_attempts_left'::text, 'expired'::text]))$$,
+        $$(state = ANY (ARRAY['planned'::text, 'canary'::text, 'running'::text, 'done'::text, 'cancelled'::text, 'stopped'::text]))$$,
         $$(tenant IS NOT NULL)$$,
         $$0$$,
         $$1.0$$,

@@ -36,7 +36,7 @@ create table penstock.queues (
     viewers text[],
     check ((publishers is null) = (consumers is null) and (publishers is null) = (viewers is null))
 );
-create index queues_topic on penstock.queues (topic_id);
+create index queues_topic on penstock.queues (topic_id, id);
 comment on table penstock.queues is
     'Queues and their settings. Read on every call, written only by create, alter, pause, resume, grant and delete.';
 comment on column penstock.queues.max_delivery_attempts is
@@ -119,6 +119,7 @@ create table penstock.ready (
     attempts_limit int,
     holds_tenant_permit boolean not null default false,
     redelivered boolean not null default false,
+    ready_at timestamptz,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
@@ -133,12 +134,16 @@ create index ready_tenant on penstock.ready (tenant, queue_id, priority, rank) w
 create index ready_redelivered on penstock.ready (priority, tenant, queue_id, rank) where redelivered;
 -- A message whose rank is its id is found by ready_order (_find_ready): in a queue without tenants a new message has
 -- no entry here.
-create index ready_id on penstock.ready (id, queue_id) where rank <> id;
+-- The id alone: a message has one row for each queue of its topic, and each byte is written to the log as well.
+create index ready_id on penstock.ready (id) where rank <> id;
 -- With the id, so that dedup.sql finds one expired message by its id.
 create index ready_expiry on penstock.ready (queue_id, expires_at, id) where expires_at is not null;
 comment on table penstock.ready is 'Messages that may be consumed now, in the order of rank.';
 comment on column penstock.ready.lifetime is
     'The time to live of a requeued message; for other messages it is expires_at minus published_at.';
+comment on column penstock.ready.ready_at is
+    'When the message became ready, if that was not at published_at: when it was due, had failed, or was requeued. A '
+    'message that was released or parked keeps the time from before.';
 comment on column penstock.ready.ranked_by_tenant is
     'Whether the fair-queueing rule assigned the rank. A queue without tenants has no such rows and no cost for the '
     'index.';
@@ -162,6 +167,7 @@ create table penstock.scheduled (
     due_at timestamptz not null,
     parked_rank bigint,
     published_at timestamptz not null,
+    ready_at timestamptz,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
@@ -203,6 +209,7 @@ create table penstock.active (
     holds_tenant_permit boolean not null default false,
     attempts_limit int,
     permit smallint,
+    ready_at timestamptz,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
@@ -233,6 +240,7 @@ create table penstock.waiting (
     attempts_limit int,
     large boolean not null,
     published_at timestamptz not null,
+    ready_at timestamptz,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
@@ -312,6 +320,7 @@ create table penstock.dead (
     reason text not null check (reason in ('failed', 'no_attempts_left', 'expired')),
     moved_at timestamptz not null,
     published_at timestamptz not null,
+    ready_at timestamptz,
     expires_at timestamptz,
     lifetime interval,
     tenant text collate "C" not null,
@@ -321,10 +330,16 @@ create table penstock.dead (
     body bytea,
     errors jsonb,
     last_error text,
+    error_key text collate "C" default '(unknown)',
     primary key (queue_id, id)
 );
 create index dead_moved on penstock.dead (sweep_queue_id, moved_at);
+-- Partial, so that only a statement about an error can use it. With the id, so that a page begins behind its cursor,
+-- however many letters died at the same time.
+create index dead_error on penstock.dead (sweep_queue_id, error_key, moved_at, id) where error_key is not null;
 comment on table penstock.dead is 'Dead letters, with the reason, the last error and the error history.';
+comment on column penstock.dead.error_key is
+    'The kind of the last error, by which list_dlq_groups() groups: the line that names the error, without values.';
 
 -- maintain() attaches the partitions of the coming days. Other rows go to the default partition.
 create table penstock.done (
@@ -341,13 +356,24 @@ create table penstock.done (
     payload jsonb,
     body bytea,
     errors jsonb,
-    result jsonb
+    result jsonb,
+    ready_at timestamptz
 ) partition by range (completed_at);
 create index done_key on penstock.done (queue_id, id);
 -- Rows are inserted in this order: BRIN finds recent rows in a few pages and adds almost no cost to an ack.
 create index done_completed on penstock.done using brin (completed_at) with (pages_per_range = 32, autosummarize = on);
 create table penstock.done_default partition of penstock.done default;
 comment on table penstock.done is 'Completed messages, by day, kept for retain_completed_seconds.';
+comment on column penstock.done.ready_at is 'When the message became ready, if that was not at published_at.';
+
+create table penstock.done_days (
+    day date primary key,
+    first_id bigint not null,
+    last_id bigint not null
+);
+comment on table penstock.done_days is
+    'The lowest and the highest id of the messages that were completed on a day. maintain() adds a day when no more '
+    'messages come to it.';
 
 -- A large payload is stored once for all queues. Each queue has a reference until its message is finished.
 create table penstock.payloads (
@@ -372,16 +398,25 @@ create table penstock.payload_orphans (
 );
 comment on table penstock.payload_orphans is 'Large payloads that may have lost their last reference.';
 
+-- dedup.sql says which rows a key has.
 create table penstock.dedup (
     queue_id int not null,
     key text collate "C" not null,
-    id bigint not null,
+    use bigint not null default 0,
+    id bigint,
     expires_at timestamptz,
-    primary key (queue_id, key)
+    freed_at timestamptz,
+    primary key (queue_id, key, use)
 );
+create index dedup_freed on penstock.dedup (freed_at) where freed_at is not null;
 comment on table penstock.dedup is 'Keys of unfinished messages. A second message with the same key is refused.';
+comment on column penstock.dedup.use is
+    'Zero: the gate of the key. Higher numbers: uses of an anchored key. Each use has a higher number than the use '
+    'before.';
+comment on column penstock.dedup.id is 'The message that holds the key. Null: the gate of an anchored key, or a free use.';
 comment on column penstock.dedup.expires_at is
     'When the time to live of the message ends. From then on the key refuses no message.';
+comment on column penstock.dedup.freed_at is 'Since when an anchored key is free.';
 
 create table penstock.upkeep (
     done_at timestamptz not null,
@@ -442,6 +477,7 @@ create type penstock.dead_letter as (
     tenant text,
     headers jsonb,
     published_at timestamptz,
+    error_key text,
     cursor text
 );
 create type penstock.unreadable_message as (
@@ -479,6 +515,7 @@ create type penstock.message_details as (
     dedup_key text,
     reason text,
     last_error text,
+    error_key text,
     errors jsonb,
     moved_at timestamptz,
     completed_at timestamptz,

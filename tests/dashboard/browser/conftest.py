@@ -1,0 +1,110 @@
+"""A real browser: Debian's chromium, driven by playwright. Where there is none, these tests are skipped."""
+
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from penstock import Client
+from tests.dashboard.conftest import Serve, Served
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = next((path for name in ("chromium", "chromium-browser") if (path := shutil.which(name))), None)
+DESKTOP = {"width": 1360, "height": 900}
+PHONE = {"width": 390, "height": 800}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if CHROMIUM is None:
+        for item in items:
+            if "dashboard/browser" in str(item.path):
+                item.add_marker(pytest.mark.skip(reason="NO CHROMIUM: the pages were not tried in a browser"))
+
+
+# Not for the session: playwright runs an event loop in this thread, in which no other test can run its own.
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        playwright.expect.set_options(timeout=20_000)  # a tick may be late on a busy machine
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Tab:
+    """A page that notes what a user would not see: errors, refused content, requests elsewhere."""
+
+    def __init__(self, page: Any, home: str) -> None:
+        self.page = page
+        self.home = home
+        self.faults: list[str] = []
+        self.expects_an_outage = False
+        page.on("pageerror", lambda error: self.faults.append(f"script: {error}"))
+        page.on("console", self._note)
+        page.on("request", self._check)
+
+    def _note(self, message: Any) -> None:
+        if self.expects_an_outage and ("Failed to load" in message.text or "htmx:sse:error" in message.text):
+            return
+        if message.type in ("error", "warning") and "status of 4" not in message.text:
+            self.faults.append(f"console: {message.text}")
+
+    def _check(self, request: Any) -> None:
+        if not request.url.startswith((self.home, "data:")):
+            self.faults.append(f"elsewhere: {request.url}")
+
+    def go(self, path: str) -> Any:
+        self.page.goto(self.home + path)
+        return self.page
+
+    def wait_live(self) -> None:
+        self.page.wait_for_selector("#live[data-state=on]")
+
+    def is_wider_than_the_screen(self) -> bool:
+        return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+
+
+Open = Callable[..., Tab]
+
+
+@pytest.fixture
+def open_tab(chromium: Any) -> Iterator[Open]:
+    contexts = []
+    tabs: list[Tab] = []
+
+    def open_(served: Served, **options: Any) -> Tab:
+        context = chromium.new_context(**{"viewport": DESKTOP, "color_scheme": "light", **options})
+        contexts.append(context)
+        tab = Tab(context.new_page(), served.url)
+        tabs.append(tab)
+        return tab
+
+    yield open_
+    for context in contexts:
+        context.close()
+    faults = [fault for tab in tabs for fault in tab.faults]
+    assert faults == []
+
+
+@pytest.fixture
+def shop(serve: Serve, queue: Client) -> Served:
+    """A dashboard with something on each page."""
+    queue.create_topic("orders")
+    queue.create_queue("billing", topic="orders", max_active=10)
+    queue.create_queue("mail", max_delivery_attempts=1)
+    for number in range(30):
+        queue.publish("orders", {"number": number}, tenant=f"tenant {number % 3}")
+    queue.send_many("mail", [{"to": "ann@example.org"}] * 3)
+    with warnings.catch_warnings():
+        for message in queue.consume("mail", batch_size=2, wait=0):
+            message.nack(error="ValueError: no such address")
+            break
+    queue.create_group(10, "billing", {})
+    queue.put_schedule("nightly", "mail", {}, definition={"every": 60}, next_at=queue.clock())
+    queue.register_worker(
+        "token", hostname="host", pid=1, version="0.1.0", queues=["mail"], tasks=["send"], concurrency=10
+    )
+    return serve()

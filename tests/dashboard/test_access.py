@@ -1,0 +1,269 @@
+"""Who may see and do what; requests of other sites; connections that can only read."""
+
+import http.client
+from typing import Any
+
+import psycopg
+import pytest
+from starlette.requests import Request
+
+from penstock import Client, InvalidArgument
+from penstock.dashboard import Access, Basic, DashboardService, Permission, Tokens
+from tests.dashboard.conftest import Browser, Serve
+
+VIEW, ACT, ADMINISTER = Permission.VIEW, Permission.ACT, Permission.ADMINISTER
+
+
+# Without authentication
+
+
+def test_without_authentication_it_listens_here_only() -> None:
+    with pytest.raises(InvalidArgument, match="without authentication must not listen"):
+        DashboardService("postgresql://localhost/x", host="0.0.0.0", port=0)  # noqa: S104
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost"}, 200),
+        ({"Host": "127.0.0.1:1234"}, 200),
+        ({"Host": "[::1]:1234"}, 200),
+        ({"Host": "evil.example.org"}, 403),
+        ({"Host": "127.0.0.1.evil.example.org"}, 403),
+        ({"Host": "localhost@evil.example.org"}, 403),
+        ({"Host": ""}, 403),
+        ({"X-Forwarded-For": "10.0.0.1"}, 403),
+        ({"Forwarded": "for=10.0.0.1"}, 403),
+    ],
+)
+def test_without_authentication_other_names_are_refused(
+    serve: Serve, headers: dict[str, str], status: int
+) -> None:
+    """A name of an attacker that points here, and a proxy that lets others in."""
+    served = serve()
+    connection = http.client.HTTPConnection("127.0.0.1", served.service.port, timeout=20)
+    connection.putrequest("GET", "/topics", skip_host="Host" in headers)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.endheaders()
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+# Authentication
+
+
+def test_a_token(serve: Serve) -> None:
+    tokens = Tokens({"all": Access("admin", ADMINISTER), "look": Access("viewer", VIEW)})
+    with serve(authenticate=tokens).client() as client:
+        assert client.get("/api/v1/topics").status_code == 401
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/events").status_code == 401
+        assert client.get("/livez").status_code == 200
+        page = client.get("/topics")
+        assert (page.status_code, page.headers["location"]) == (303, "/login")
+        bearer = {"Authorization": "Bearer look"}
+        assert client.get("/api/v1/session", headers=bearer).json()["permission"] == "view"
+        assert client.get("/api/v1/topics", headers={"Authorization": "Bearer wrong"}).status_code == 401
+        assert client.post("/login", data={"token": "wrong"}).status_code == 401
+        entered = client.post("/login", data={"token": "all"})
+        assert entered.status_code == 303
+        cookie = entered.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        assert "all" not in cookie.split(";")[0].partition("=")[2]
+        assert client.get("/topics").status_code == 200
+        assert (
+            client.get("/api/v1/session").json() | {"name": "admin"} == client.get("/api/v1/session").json()
+        )
+
+
+def test_a_user_with_a_password(serve: Serve) -> None:
+    served = serve(authenticate=Basic({"ann": ("hush", ACT)}))
+    with served.client() as client:
+        refused = client.get("/topics")
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"].startswith("Basic")
+        assert client.get("/topics", auth=("ann", "wrong")).status_code == 401
+        assert client.get("/topics", auth=("bob", "")).status_code == 401
+        assert client.get("/api/v1/session", auth=("ann", "hush")).json()["permission"] == "act"
+
+
+def test_a_callable_of_the_host(serve: Serve) -> None:
+    async def authenticate(request: Request) -> Access | None:
+        name = request.headers.get("x-user")
+        return None if name is None else Access(name, VIEW if name == "viewer" else ADMINISTER)
+
+    with serve(authenticate=authenticate).client() as client:
+        assert client.get("/topics").status_code == 403
+        assert client.get("/topics", headers={"X-User": "viewer"}).status_code == 200
+
+
+def test_it_may_listen_elsewhere_with_a_token(serve: Serve) -> None:
+    served = serve(host="0.0.0.0", authenticate=Tokens("x"))  # noqa: S104
+    with served.client() as client:
+        assert client.get("/topics", headers={"Authorization": "Bearer x"}).status_code == 200
+
+
+# Permissions
+
+
+ACTIONS: list[tuple[str, Permission]] = [
+    ("/queues/q/pause", ACT),
+    ("/queues/q/resume", ACT),
+    ("/queues/q/send", ACT),
+    ("/queues/q/purge", ADMINISTER),
+    ("/queues/q/settings", ADMINISTER),
+    ("/queues/q/delete", ADMINISTER),
+    ("/topics/t/delete", ADMINISTER),
+    ("/groups/1/delete", ADMINISTER),
+    ("/schedules/s/run", ACT),
+    ("/schedules/s/pause", ACT),
+    ("/schedules/s/resume", ACT),
+    ("/schedules/s/delete", ADMINISTER),
+]
+
+
+@pytest.mark.parametrize("permission", list(Permission))
+def test_each_permission_against_each_action(serve: Serve, queue: Client, permission: Permission) -> None:
+    queue.create_queue("q")
+    tokens = Tokens({"x": Access("somebody", permission)})
+    with serve(authenticate=tokens).client(headers={"Authorization": "Bearer x"}) as client:
+        for path, needed in ACTIONS:
+            for prefix in ("", "/api/v1"):
+                status = client.post(f"{prefix}{path}", json={}).status_code
+                assert (status == 403) == (permission < needed), (path, status)
+        page = client.get("/queues/q").text
+        assert (">Pause<" in page) == (permission >= ACT)
+        assert (">Purge<" in page) == (permission >= ADMINISTER)
+
+
+def test_every_action_is_in_the_matrix(serve: Serve) -> None:
+    routes = serve().service.dashboard.routes
+    known = {tuple(path.strip("/").split("/"))[::2] for path, _ in ACTIONS}
+    own = [each for each in routes.actions if each.run.__module__.rpartition(".")[2] in OWN]
+    assert {tuple(each.segments)[::2] for each in own} == known
+
+
+OWN = ("queue", "settings", "topics", "groups", "schedules")
+
+
+# Requests of other sites
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 403),
+        ({"Origin": "http://evil.example.org"}, 403),
+        ({"Origin": "null"}, 403),
+        ({}, 200),
+        ({"X-CSRF-Token": "wrong"}, 403),
+        ({"X-CSRF-Token": ""}, 403),
+    ],
+)
+def test_a_page_of_another_site_cannot_act(
+    serve: Serve, queue: Client, headers: dict[str, str], status: int
+) -> None:
+    queue.create_queue("q")
+    with serve().client() as client:
+        token = client.get("/api/v1/session").json()["csrf_token"]
+        found = client.post("/api/v1/queues/q/pause", headers={"X-CSRF-Token": token, **headers}, json={})
+        assert found.status_code == status, found.text
+    assert (queue.list_queues()[0].paused_at is not None) == (status == 200)
+
+
+def test_the_token_of_a_form_field(serve: Serve, queue: Client) -> None:
+    """What a browser without JavaScript sends."""
+    queue.create_queue("q")
+    with serve().client() as client:
+        token = client.get("/api/v1/session").json()["csrf_token"]
+        done = client.post(
+            "/queues/q/pause",
+            data={"csrf_token": token},
+            headers={"Origin": str(client.base_url).rstrip("/")},
+        )
+        assert done.status_code == 303
+
+
+def test_the_token_of_another_viewer_is_not_taken(serve: Serve, queue: Client) -> None:
+    queue.create_queue("q")
+    served = serve(authenticate=Basic({"ann": ("1", ADMINISTER), "bob": ("2", ADMINISTER)}))
+    with served.client() as client:
+        token = client.get("/api/v1/session", auth=("ann", "1")).json()["csrf_token"]
+        refused = client.post(
+            "/api/v1/queues/q/pause", headers={"X-CSRF-Token": token}, auth=("bob", "2"), json={}
+        )
+        assert refused.status_code == 403
+
+
+# Connections
+
+
+def test_pages_cannot_write(serve: Serve, queue: Client) -> None:
+    """By PostgreSQL: the connection of pages has a role that may not, and transactions that only read."""
+    import asyncio
+
+    queue.create_queue("q")
+    served = serve()
+    with served.client() as client:
+        assert client.get("/topics").status_code == 200
+    viewers = served.service.dashboard.database.viewers
+
+    def run(call: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, served.loop).result(20)
+
+    assert run(viewers.diagnose_server()).role_name == "penstock_viewer"
+    assert run(viewers.diagnose_server()).is_read_only
+    for attempt in (viewers.send("q", {}), viewers.pause_queue("q"), viewers.purge_queue("q")):
+        with pytest.raises((psycopg.errors.InsufficientPrivilege, psycopg.errors.ReadOnlySqlTransaction)):
+            run(attempt)
+
+
+def test_read_only_has_no_other_connection(serve: Serve, queue: Client) -> None:
+    queue.create_queue("q")
+    served = serve(read_only=True)
+    with served.client() as client:
+        assert served.service.dashboard.database.actions is None
+        refused = Browser(client).post("/api/v1/queues/q/pause")
+        assert refused.status_code == 403
+        assert "read-only" in refused.json()["error"]["message"]
+        assert client.get("/api/v1/session").json()["permission"] == "view"
+        assert ">Pause<" not in client.get("/queues/q").text
+
+
+def test_a_role_that_may_not_become_a_viewer(
+    serve: Serve, sql18: psycopg.Connection[Any], database18: str
+) -> None:
+    sql18.execute("create role stranger login password 'x'")
+    try:
+        served = serve(psycopg.conninfo.make_conninfo(database18, user="stranger", password="x"))  # noqa: S106
+        with served.client() as client:
+            found = client.get("/topics")
+            assert found.status_code >= 400
+            assert client.get("/readyz").status_code == 503
+        served.stop()
+    finally:
+        sql18.execute("drop role stranger")
+
+
+def test_headers_of_every_answer(serve: Serve) -> None:
+    with serve().client() as client:
+        for path in ("/", "/topics", "/nothing", "/api/v1/topics", "/metrics", "/livez"):
+            headers = client.get(path).headers
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["cache-control"] == "no-store"
+            assert "server" not in headers
+
+
+def test_a_body_that_is_too_large(serve: Serve, queue: Client) -> None:
+    queue.create_queue("q")
+    with serve().client() as client:
+        found = Browser(client).post("/api/v1/queues/q/send", {"payload": "x" * 1_100_000})
+        assert found.status_code == 413
+        odd = client.post("/api/v1/queues/q/send", content=b"\xff\xfe", headers={"Content-Type": "text/xml"})
+        assert odd.status_code == 415
