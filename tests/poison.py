@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import psycopg
@@ -57,5 +58,13 @@ def damage(connection: psycopg.Connection[Any], table: str) -> None:
         ).fetchall()
         assert number > 0, "there was something to damage"
         connection.execute(as_table.format("t", toast).encode())
-    # Until then they can still be read by the index.
-    connection.execute(f"vacuum penstock.{table}".encode())
+    # Until vacuum has removed the rows, their index still finds them. Any snapshot holds vacuum back: that of
+    # a worker's call, or of autovacuum that analyzes another table.
+    ends = time.monotonic() + 30
+    while True:
+        connection.execute(f"vacuum penstock.{table}".encode())
+        ((size,),) = connection.execute("select pg_relation_size(%s::regclass)", [toast]).fetchall()
+        if size == 0:
+            return
+        assert time.monotonic() < ends, f"{toast} still has {size} bytes: a session holds back vacuum"
+        time.sleep(0.05)
