@@ -228,11 +228,7 @@ class _Exchange:
         response.headers.setdefault("Cache-Control", "no-store")
         body = bytes(response.body)
         if len(body) >= COMPRESSED_FROM and "content-encoding" not in response.headers and self._takes_gzip():
-            response.body = (
-                await asyncio.to_thread(gzip.compress, body, 5)
-                if len(body) > 100_000
-                else gzip.compress(body, 5)
-            )
+            response.body = await asyncio.to_thread(_zip, body) if len(body) > LARGE_BYTES else _zip(body)
             response.headers["Content-Encoding"] = "gzip"
             response.headers["Content-Length"] = str(len(response.body))
             response.headers.add_vary_header("Accept-Encoding")
