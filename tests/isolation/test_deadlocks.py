@@ -78,10 +78,10 @@ def stocked(spec: Spec, caps: dict[str, int] | None = None) -> Stock:
     setup = spec.session()
     stock = put_in_stock(setup, caps)
     setup.rows("maintain")
-    last = None
+    days, last = "select max(oid::regclass::text) from pg_class where relname ~ '^done_[0-9]{8}$'", None
     while last is None:  # autovacuum may hold the table: then maintain() has added no day
         setup.run("select penstock._add_days(penstock.clock())")
-        (last,) = setup.run("select max(oid::regclass::text) from pg_class where relname ~ '^done_[0-9]{8}$'")[0]
+        (last,) = setup.run(days)[0]
     setup.run(f"drop table {last}")
     setup.run(
         "create table penstock.done_20200101 partition of penstock.done"
