@@ -82,15 +82,17 @@ def access_options(command: Command) -> Command:
 def dashboard(session: Session, *, host: str, port: int | None, root_path: str, **options: Any) -> None:
     """Serve the dashboard of a database, until SIGTERM or Ctrl-C.
 
-    Without a token or a user it listens on this machine only.
+    Without a token or a user it listens on this machine only. Its address also answers probes: /livez,
+    /readyz.
     """
     import asyncio
 
-    from penstock.health import Health
+    from penstock.health import Health, reporting
     from penstock.middleware.logging import configure_logging
     from penstock.server.services import Services
 
     configure_logging("info")
+    health = Health()
 
     async def main() -> None:
         service = make_service(session.dsn, host=host, port=port, root_path=root_path, **options)
@@ -101,19 +103,16 @@ def dashboard(session: Session, *, host: str, port: int | None, root_path: str, 
             else:
                 session.output.line(f"The dashboard is at {service.url}")
 
-        def stopping(name: str, is_first: bool) -> None:
-            session.output.note(f"{name}: {'stopping' if is_first else 'hurrying'}.")
-
         await Services(
             [service],
-            health=Health(),
+            health=health,
             on_started=announce,
             on_signal=lambda name, is_first: session.output.note(
                 f"{name}: {'stopping' if is_first else 'hurrying'}."
             ),
         ).run()
 
-    with interrupting():
+    with interrupting(), reporting(health):
         asyncio.run(main())
 
 

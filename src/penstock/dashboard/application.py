@@ -8,6 +8,7 @@ import json
 import logging
 import signal
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
@@ -78,6 +79,8 @@ class Dashboard:
             for each in self.routes.pages
             if each.segments[:1] == ("queues",) and len(each.segments) == 3
         }
+        # How often each action was done here, for /metrics. From 0 on: a rise from nothing is no rise.
+        self.action_counts = Counter({each.name: 0 for each in self.routes.actions})
         self._source = app_or_dsn
         self._redaction = Redaction(options.redact)
         self._database: Database | None = None
@@ -260,12 +263,16 @@ class _Exchange:
 
     async def _show(self) -> Response | None:  # noqa: PLR0911 - one for each kind of answer
         dashboard, segments = self._dashboard, self._segments
-        dashboard.live.expect_viewer()
+        if segments != ["metrics"]:
+            # A scrape is no viewer: else the numbers would be read at the pace of an open tab for ever.
+            dashboard.live.expect_viewer()
         if segments == ["events"]:
             await self._stream()
             return None
         if segments == ["metrics"]:
-            return Response(await metrics.text(dashboard.live), media_type=metrics.MEDIA_TYPE)
+            return Response(
+                await metrics.text(dashboard.live, dashboard.action_counts), media_type=metrics.MEDIA_TYPE
+            )
         if segments == ["api", "openapi.json"]:
             return self._json(200, openapi.describe(dashboard.routes, make_path(self._root, API)))
         if segments == ["api"]:
@@ -332,6 +339,7 @@ class _Exchange:
                 403, f"{access.name} may not do this: it needs the permission to {action.needs.name.lower()}."
             )
         done = await self._run(action, names, form)
+        dashboard.action_counts[action.name] += 1
         dashboard.wake()
         logger.info("%s by %s: %s", action.name, access.name, done.message)
         return self._done(done)

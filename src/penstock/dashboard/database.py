@@ -20,6 +20,8 @@ from penstock.dsn import complete
 from penstock.errors import PenstockError
 from penstock.tasks.app import App
 
+from .condition import Condition, condition_of
+
 __all__ = ["VIEWER_ROLE", "Database"]
 
 VIEWER_ROLE = "penstock_viewer"
@@ -83,13 +85,14 @@ class Database:
         if self.actions is not None:
             await self.actions.close()
 
-    async def findings(self) -> list[Finding]:
-        """What the doctor says, as a viewer sees it. In a thread: the doctor blocks."""
+    async def examine(self) -> tuple[list[Finding], Condition]:
+        """What the doctor says, as a viewer sees it, and some facts. In a thread: the doctor blocks."""
         return await asyncio.to_thread(self._examined)
 
-    def _examined(self) -> list[Finding]:
+    def _examined(self) -> tuple[list[Finding], Condition]:
         with self._viewer_connection() as connection:
-            return examine(gather(connection))
+            facts = gather(connection)
+        return examine(facts), condition_of(facts)
 
     @contextmanager
     def _viewer_connection(self) -> Iterator[psycopg.Connection[Any]]:

@@ -22,6 +22,7 @@ from starlette.types import Receive, Send
 from penstock.doctor import Finding
 from penstock.errors import PenstockError
 
+from .condition import Condition
 from .database import Database
 from .exact_json import dump
 from .reading import QueueNow, Reading, read
@@ -68,6 +69,7 @@ class Live:
         self._tasks: list[asyncio.Task[None]] = []
         self.findings: list[Finding] | None = None
         self.findings_at: float | None = None
+        self.condition = Condition()
         # Why the last attempt to read failed; None if it did not.
         self.trouble: str | None = None
 
@@ -119,7 +121,7 @@ class Live:
     async def _read_findings(self) -> float:
         await self._database.open()
         began = time.monotonic()
-        self.findings = await self._database.findings()
+        self.findings, self.condition = await self._database.examine()
         self.findings_at = time.time()
         took = time.monotonic() - began
         return max(DOCTOR_SECONDS if self.is_watched else IDLE_DOCTOR_SECONDS, took * SHARE)

@@ -84,6 +84,16 @@ class Reading:
     settings: Mapping[str, QueueSettings] = field(default_factory=dict)
     samples: Samples | None = None
 
+    def sample_of(self, name: str) -> QueueOverview | None:
+        """The newest sample of a queue, if it is of now."""
+        return None if self.samples is None else _fresh(self.samples.by_name.get(name), self.at)
+
+    @property
+    def sampled_at(self) -> datetime | None:
+        """When the newest sample of all was taken; None if there is none."""
+        known = () if self.samples is None else self.samples.by_name.values()
+        return max((each.at for each in known if each.at is not None), default=None)
+
 
 async def read(client: AsyncClient, previous: Reading | None) -> Reading:
     """Read all queues, in a few statements: the counts of now, and rates from the newest samples."""
@@ -123,9 +133,7 @@ async def _samples(client: AsyncClient, previous: Reading | None, now: datetime,
 def _queue(
     settings: QueueSettings, counted: QueueStatistics, sample: QueueOverview | None, now: datetime
 ) -> QueueNow:
-    rates = None
-    if sample is not None and sample.at is not None and (now - sample.at).total_seconds() < STALE_SECONDS:
-        rates = sample
+    rates = _fresh(sample, now)
     return QueueNow(
         name=settings.name,
         topic=settings.topic_name,
@@ -142,6 +150,13 @@ def _queue(
         failed_rate=None if rates is None else rates.failed_rate,
         spark=() if sample is None else sample.ready_series,
     )
+
+
+def _fresh(sample: QueueOverview | None, now: datetime) -> QueueOverview | None:
+    """None instead of an old sample: its rates are not those of now."""
+    if sample is None or sample.at is None or (now - sample.at).total_seconds() >= STALE_SECONDS:
+        return None
+    return sample
 
 
 def _moment(seconds: float | None, now: datetime) -> datetime | None:

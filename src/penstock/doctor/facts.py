@@ -96,6 +96,16 @@ class Facts:
         started = holder.transaction_started_at
         return None if started is None else max((self.now - started).total_seconds(), 0.0)
 
+    def held_for(self, holder: Holder) -> float | None:
+        """For how many seconds it may have held back vacuum; None where that may not be seen.
+
+        A slot without a connection has done so since the connection ended.
+        """
+        left = holder.state_changed_at
+        if holder.kind != "replication slot" or holder.is_active or left is None:
+            return self.open_for(holder)
+        return max((self.now - left).total_seconds(), 0.0)
+
 
 def known(fact: T | NotKnown) -> T:
     """The fact; NotKnown is raised where it is not known."""

@@ -47,10 +47,9 @@ def _age(holder: Holder) -> str:
 
 def _status(holder: Holder, facts: Facts, limits: Limits) -> Status:
     """By how long it lasts, if that is known; sooner a problem where dead rows pile up."""
-    lasts = facts.open_for(holder)
+    lasts = facts.held_for(holder)
     if lasts is None and holder.kind == "replication slot" and not holder.is_active:
-        left = holder.state_changed_at
-        lasts = limits.patience if left is None else (facts.now - left).total_seconds()
+        lasts = limits.patience
     age = holder.held_age or 0
     if lasts is None:
         return "problem" if age >= HELD_BAD else "warning" if age >= HELD else "ok"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from penstock.dashboard.condition import state_of_worker
 from penstock.dashboard.pages import View, page
 from penstock.models import ListedWorker
 
@@ -77,7 +78,7 @@ def _row(found: ListedWorker) -> WorkerRow:
         held=found.held,
         started_at=found.started_at,
         seen_at=found.seen_at,
-        state="lost" if not found.is_alive else "stopping" if found.stopping else "alive",
+        state=state_of_worker(found),
         running=[_running(each) for each in running if isinstance(each, dict)],
     )
 
