@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import httpx
 import psycopg
@@ -121,7 +122,13 @@ def sees_all_sessions(connect18: Connect) -> Iterator[None]:
 
 @pytest.mark.usefixtures("sees_all_sessions")
 def test_the_condition_of_the_database(serve: Serve, queue: Client, connect18: Connect) -> None:
-    options = {"hostname": "host", "version": "0.1.0", "queues": ["q"], "tasks": ["pay"], "concurrency": 10}
+    options: dict[str, Any] = {
+        "hostname": "host",
+        "version": "0.1.0",
+        "queues": ["q"],
+        "tasks": ["pay"],
+        "concurrency": 10,
+    }
     queue.register_worker("one", pid=1, **options)
     queue.register_worker("two", pid=2, **options)
     queue.maintain()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -312,7 +313,7 @@ def test_prometheus_scrapes_and_every_panel_has_data(asked: Asked, shop: Shop) -
         Browser(client).post("/api/v1/queues/orders/pause").raise_for_status()
         Browser(client).post("/api/v1/queues/orders/resume").raise_for_status()
     for title, expr, _ in exprs_of(read_dashboard()):
-        eventually(lambda expr=expr: asked.query(_filled(expr)), f"{title} shows something: {expr}", 20)
+        eventually(partial(asked.query, _filled(expr)), f"{title} shows something: {expr}", 20)
     rules = [rule for group in asked.get("rules")["groups"] for rule in group["rules"]]
     assert {rule["name"] for rule in rules} == {rule["alert"] for rule in alerts()}
 

@@ -120,7 +120,7 @@ def _of_examination(live: Live) -> Iterator[str]:
     """What the doctor saw when it looked last."""
     if live.findings is None or live.findings_at is None:
         return
-    found = Counter((each.check, each.status) for each in live.findings)
+    found: Counter[tuple[str, str]] = Counter((each.check, each.status) for each in live.findings)
     yield from _family(
         "penstock_doctor_findings",
         "Findings of the doctor by check and status.",
