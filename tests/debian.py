@@ -57,8 +57,8 @@ def _unpack(package: str, folder: Path) -> None:
         for archive in folder.glob(f"{package}_*.deb"):
             # Under another name until it is complete.
             incomplete = folder / f"{package}.part"
-            _run("dpkg-deb", "--extract", str(archive), str(incomplete), folder=folder)
-            incomplete.rename(folder / package)
+            if _run("dpkg-deb", "--extract", str(archive), str(incomplete), folder=folder):
+                incomplete.rename(folder / package)
             archive.unlink()
 
 

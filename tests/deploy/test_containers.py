@@ -175,6 +175,10 @@ def test_services_wait_for_what_they_need(compose: Compose) -> None:
             else:
                 assert needed["condition"] == "service_completed_successfully"
                 assert other["restart"].startswith("on-failure"), "it ends"
+    # Else `docker compose up --wait` takes the end of a service for a failure.
+    ends = {name for name, service in compose.services.items() if service["restart"] != "unless-stopped"}
+    for name in ("worker", "dashboard"):
+        assert compose.services[name]["depends_on"].keys() == ends
     (grace,) = re.findall(r"--grace (\d+)", " ".join(compose.services["worker"]["command"]))
     assert seconds(compose.services["worker"]["stop_grace_period"]) >= int(grace) + 10
 
