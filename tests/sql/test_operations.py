@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from ..conftest import Connect
+from ..growth.filling import fill_dead
 from .conftest import Clock
 from .engine import Engine, Row
 from .waiting import start_blocked
@@ -109,6 +110,20 @@ def test_it_stops_itself_when_the_letters_die_again(engine: Engine, error_key: s
         assert advance(engine, operation_id).state == "stopped"
 
 
+@pytest.mark.parametrize("error_key", [None, "(failed)"])
+def test_it_stops_itself_however_many_die(engine18: Engine, error_key: str | None) -> None:
+    """A tenth of the redriven letters may be more than a count reads at once."""
+    engine18.queue("q")
+    fill_dead(engine18.connection, "q", 1)
+    operation_id = start(engine18, error_key=error_key)
+    fill_dead(engine18.connection, "q", 1)
+    advance(engine18, operation_id, 1)
+    engine18.connection.execute("update penstock.operations set done_count = 150000")
+    fill_dead(engine18.connection, "q", 16_000)
+    operation = advance(engine18, operation_id, 1)
+    assert (operation.state, operation.failed_count) == ("stopped", 15_001)
+
+
 def test_deaths_of_another_error_do_not_stop_it(engine: Engine) -> None:
     engine.queue("q")
     die(engine, "q", 40)
@@ -144,6 +159,23 @@ def test_a_canary_that_dies_again_stops_it(engine: Engine) -> None:
     assert (operation.state, operation.failed_count) == ("stopped", 1)
     assert operation.note == f"message {ids[0]}, the canary, died again"
     assert engine.states("q") == dict.fromkeys(ids, "dead")
+
+
+@pytest.mark.parametrize("ends", ["cancel_message", "delete_dlq_messages"])
+def test_a_canary_that_is_gone_proves_nothing(engine: Engine, ends: str) -> None:
+    engine.queue("q")
+    ids = die(engine, "q", 3)
+    operation_id = start(engine, with_canary=True)
+    advance(engine, operation_id)
+    if ends == "cancel_message":
+        assert engine.value("cancel_message", "q", ids[0])
+    else:
+        engine.reject(engine.take("q"), error="boom 2")
+        assert engine.value("delete_dlq_messages", "q", [ids[0]]) == 1
+    operation = advance(engine, operation_id)
+    assert (operation.state, operation.done_count) == ("stopped", 1)
+    assert operation.note == f"message {ids[0]}, the canary, was deleted, or is not kept any more"
+    assert engine.states("q") == dict.fromkeys(ids[1:], "dead")
 
 
 def test_a_canary_of_a_queue_without_history(engine: Engine) -> None:
@@ -234,7 +266,9 @@ def test_letters_that_another_session_requeues_are_left_to_it(engine: Engine, co
     ids = die(engine, "q", 3)
     other = connect(autocommit=False)
     other.execute("select penstock.delete_dlq_messages('q', %s)", [[ids[1]]])
-    assert drain(engine, start(engine)).done_count == 2
+    operation = drain(engine, start(engine))
+    assert (operation.done_count, operation.note) == (2, "other sessions had locked 1 of the dead letters")
+    assert drain(engine, start(engine, "delete", error_key="boom <n>")).note == operation.note
     other.rollback()
     assert engine.states("q") == {ids[0]: "ready", ids[1]: "dead", ids[2]: "ready"}
 

@@ -63,7 +63,8 @@ comment on function penstock.start_operation is
     'the work. per_second: the greatest rate. with_canary: redrive one letter first, and the others when it is '
     'done. who: the person for whom the caller acts.';
 
--- The message is dead again, still on its way, or over. A completed message may no longer be kept.
+-- The message is dead again, still on its way, or over. A queue that keeps no completed messages cannot tell whether it
+-- was done or deleted. In any other queue a message that is gone proves nothing.
 create or replace function penstock._canary_state(queue_id int, message_id bigint) returns text
 language plpgsql
 as $$
@@ -72,11 +73,14 @@ declare
     m penstock.message_details := penstock._message(queue_id, message_id, false);
 begin
     return case
-        when m.state = 'dead' then 'dead' when coalesce(m.state, 'done') = 'done' then 'done' else 'pending'
+        when m.state in ('dead', 'done') then m.state
+        when m.state is not null then 'pending'
+        when (select q.retain_completed_seconds > 0 from penstock.queues q where q.id = queue_id) then 'gone'
+        else 'done'
     end;
 end
 $$;
-comment on function penstock._canary_state is 'What became of a redriven message: dead, done or pending.';
+comment on function penstock._canary_state is 'What became of a redriven message: dead, done, pending or gone.';
 
 -- Letters that die while the operation runs are behind its beginning: no letter is redriven twice. The scan begins
 -- behind the last letter of the last batch, so it does not pass over removed rows, which vacuum may not remove yet.
@@ -111,12 +115,44 @@ $$;
 comment on function penstock._next_dead is
     'Locks the next dead letters of an operation: those of an error in the order of time, else in the order of ids.';
 
-create or replace function penstock._died_since(queue_id int, error_key text, since timestamptz) returns bigint
+-- Letters that another session has locked are left to it. It may roll back.
+create or replace function penstock._left_dead(queue_id int, o penstock.operations) returns text
 language plpgsql stable
 as $$
 #variable_conflict use_variable
 declare
-    most constant int := 10000;
+    most constant int := 1000;
+    n int;
+begin
+    if o.error_key is null then
+        select count(*) into n
+        from (
+            select from penstock.dead d where d.sweep_queue_id = queue_id and d.moved_at <= o.started_at
+            order by d.moved_at limit most
+        ) d;
+    else
+        select count(*) into n
+        from (
+            select from penstock.dead d
+            where d.sweep_queue_id = queue_id and d.error_key = o.error_key and d.moved_at <= o.started_at
+            order by d.moved_at, d.id limit most
+        ) d;
+    end if;
+    return case
+        when n > 0
+            then format('other sessions had locked %s%s of the dead letters', n, case when n = most then ' or more' else '' end)
+    end;
+end
+$$;
+comment on function penstock._left_dead is
+    'Says how many dead letters an operation leaves at its end, up to 1,000; null if none.';
+
+create or replace function penstock._died_since(
+    queue_id int, error_key text, since timestamptz, most bigint
+) returns bigint
+language plpgsql stable
+as $$
+#variable_conflict use_variable
 begin
     if error_key is null then
         return (
@@ -136,7 +172,7 @@ begin
 end
 $$;
 comment on function penstock._died_since is
-    'How many messages died of an error, or of any, after a time, up to 10,000.';
+    'How many messages died of an error, or of any, after a time, up to a limit.';
 
 -- The lock keeps other drivers away, not cancel_operation(): the row is written at the end only. A rate allows no
 -- burst after a pause: a batch has at most the letters of one second.
@@ -189,6 +225,9 @@ begin
             o.state := 'stopped';
             o.failed_count := 1;
             o.note := format('message %s, the canary, died again', o.canary_id);
+        elsif canary = 'gone' then
+            o.state := 'stopped';
+            o.note := format('message %s, the canary, was deleted, or is not kept any more', o.canary_id);
         elsif canary = 'done' then
             o.state := 'running';
         end if;
@@ -218,9 +257,13 @@ begin
             o.canary_id := batch.ids[1];
         elsif cardinality(batch.ids) < allowed then
             o.state := 'done';
+            o.note := penstock._left_dead(queue, o);
         end if;
         if o.action = 'redrive' and o.state = 'running' then
-            o.failed_count := penstock._died_since(queue, o.error_key, o.started_at);
+            -- Enough to tell whether it is a tenth of the redriven messages.
+            o.failed_count := penstock._died_since(
+                queue, o.error_key, o.started_at, greatest(10000, o.done_count / 10 + 1)
+            );
             if o.failed_count >= 10 and o.failed_count * 10 >= o.done_count then
                 o.state := 'stopped';
                 o.note := format(
@@ -248,8 +291,8 @@ $$;
 comment on function penstock.advance_operation is
     'Does the next batch of an operation and returns the operation; no row if another session is at it. Commit '
     'after each call, and call again until finished_at is set. With a rate or a canary a call may have nothing to '
-    'do yet. A redrive stops itself if its canary dies again, or if ten messages and a tenth of the redriven ones '
-    'die of the same error.';
+    'do yet. A redrive stops itself if its canary dies again or is deleted, or if ten messages and a tenth of the '
+    'redriven ones die of the same error. Letters that another session has locked are left to it; note says how many.';
 
 create or replace function penstock.cancel_operation(operation_id bigint) returns boolean
 language plpgsql security definer
