@@ -46,6 +46,25 @@ def test_rows_are_kept_for_90_days(engine: Engine, clock: Clock) -> None:
     assert [row.action for row in engine.rows("list_actions")] == ["new"]
 
 
+def test_rights_are_looked_up_once_for_a_queue(engine: Engine) -> None:
+    """There may be millions of rows that the caller may not view before a page is full."""
+    for name in ("open", "shut"):
+        engine.queue(name)
+    engine.value("grant_queue", "penstock_publisher", "shut", "view")
+    for queue in ("open", "shut", "deleted", None):
+        engine.value("record_action", "a", queue)
+    engine.connection.execute(
+        """insert into penstock.audit (at, role_name, action, queue_name, outcome)
+        select now(), 'r', 'a', 'shut', 'done' from generate_series(1, 500)"""
+    )
+    calls = "select coalesce(sum(calls), 0) from pg_stat_xact_user_functions where funcname = '_may'"
+    with engine.connection.transaction(force_rollback=True):
+        engine.query("select set_config('track_functions', 'all', true)")
+        engine.connection.execute("set local role penstock_viewer")
+        assert [row.queue_name for row in engine.rows("list_actions")] == [None, "deleted", "open"]
+        assert engine.query(calls) == [(1,)]
+
+
 def test_refused(engine: Engine) -> None:
     for arguments in ((None,), ("",), ("x" * 256,), ("a", ""), ("a", "q", {"a": "x" * 100_001})):
         with pytest.raises(psycopg.errors.Error, match="must have"):
