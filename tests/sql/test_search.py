@@ -145,6 +145,20 @@ def test_enough_is_enough(engine: Engine) -> None:
     assert found.stopped_at == "ready messages of queue q"
 
 
+def test_large_payloads_are_not_unpacked_after_the_deadline(engine: Engine) -> None:
+    """Compressed, many megabytes are few enough to be read."""
+    engine.queue("q")
+    payload = {"a": "x" * 4_000_000, "b": "yes"}
+    for _ in range(3):
+        engine.send("q", payload, priority=0)
+    criteria = {"payload_path": ["b"], "payload_value": "yes", "state": "ready"}
+    found = search(engine, **criteria, deadline_ms=1)
+    assert len(ids(found)) < 3
+    assert found.is_complete is False
+    found = search(engine, **criteria, deadline_ms=60_000)
+    assert (len(ids(found)), found.is_complete) == (3, True)
+
+
 def test_it_ends_in_time_and_says_so(engine18: Engine) -> None:
     for queue in ("a", "b"):
         engine18.queue(queue)

@@ -10,7 +10,7 @@ select
             where (tenant is null or m.tenant = tenant)
                 and (dedup_key is null or m.dedup_key = dedup_key)
                 and (task_name is null or penstock._task_of(m.headers) = task_name)
-                and (payload_path is null or penstock._has_value(m.id, m.large, m.payload, payload_path, payload_value))
+                and (payload_path is null or penstock._has_value(m.id, m.large, m.payload, payload_path, payload_value, until))
         ),
         '[]'
     )

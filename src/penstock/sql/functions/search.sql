@@ -13,14 +13,18 @@ as $$
 $$;
 comment on function penstock._found is 'A message as search_messages() returns it.';
 
--- A value of more than a megabyte is not read: to unpack it takes too long.
+-- A value of more than a megabyte is not read: to unpack it takes too long. Compressed, it may be hundreds of megabytes.
+-- So none is read after the deadline: the search ends with this step, and says that it is not complete.
 create or replace function penstock._has_value(
-    message_id bigint, large boolean, payload jsonb, payload_path text[], payload_value text
+    message_id bigint, large boolean, payload jsonb, payload_path text[], payload_value text, until timestamptz
 ) returns boolean
 language plpgsql stable
 as $$
 begin
     if large then
+        if clock_timestamp() > until then
+            return false;
+        end if;
         payload := (select p.payload from penstock.payloads p where p.id = message_id);
     end if;
     return pg_column_size(payload) <= 1000000 and payload #>> payload_path = payload_value;
@@ -94,7 +98,7 @@ declare
             )) filter (
                 where d.queue_id = any($1) and ($3 is null or d.id = $3) and ($4 is null or d.tenant = $4)
                     and ($5 is null or penstock._task_of(d.headers) = $5)
-                    and ($6 is null or penstock._has_value(d.id, false, d.payload, $6, $7))
+                    and ($6 is null or penstock._has_value(d.id, false, d.payload, $6, $7, null))
             ), '[]'
         ) as matches
     $columns$;
@@ -323,12 +327,17 @@ begin
                 and (task_name is null or penstock._task_of(f.headers) = task_name)
                 and (
                     payload_path is null
-                    or penstock._has_value(c.id, f.large, f.payload, payload_path, payload_value)
+                    or penstock._has_value(c.id, f.large, f.payload, payload_path, payload_value, until)
                 )
         loop
             result.matches := result.matches || place.found;
             result.examined_count := result.examined_count + 1;
         end loop;
+        if clock_timestamp() > until then
+            result.is_complete := false;
+            result.stopped_at := case when message_id is null then 'the dedup key' else 'the id' end;
+            return result;
+        end if;
         -- The keys of dead letters have none. Completed messages have no key.
         states := case when message_id is not null then '{done}' else '{dead}'::text[] end;
     end if;
