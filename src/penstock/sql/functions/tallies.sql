@@ -16,9 +16,9 @@ comment on function penstock._tally is
     'Writes how many messages were settled. waited, ran: how long one of the completed messages waited and ran.';
 
 -- Acks in a queue that keeps no completed messages are counted in the session's setting penstock.acked, and written
--- at most once a second: so many acks cost one row. A rollback takes back the count together with the acks. What a
--- session has counted in the last second is written by its next ack, maintain(), sample(), or consume that finds
--- nothing; the count is lost if the session ends before.
+-- once a second, or when the session acks in another such queue: so many acks cost one row. A rollback takes back the
+-- count together with the acks. What a session has counted in the last second is written by its next ack, maintain(),
+-- sample(), or consume that finds nothing; the count is lost if the session ends before.
 -- The setting is a number: the queue, 12 bits of the second (_acks_key), 20 bits of the count. A caller that sets the
 -- setting itself gets wrong statistics, or an error. _acks_key() is volatile as clock() is, else PostgreSQL would not
 -- inline it.
@@ -31,6 +31,18 @@ create or replace function penstock._pending_acks() returns bigint
 language sql stable
 as $$ select nullif(current_setting('penstock.acked', true), '')::bigint $$;
 comment on function penstock._pending_acks is 'What this session has acked and not yet written; null: nothing.';
+
+-- The setting may name any queue: only a caller that may consume from it writes the count.
+create or replace function penstock._tally_pending(pending bigint) returns void
+language plpgsql
+as $$
+begin
+    insert into penstock.tallies (queue_id, completed, failed, buried, at)
+    select q.id, pending & 1048575, 0, 0, penstock.clock() from penstock.queues q
+    where q.id = (pending >> 32)::int and (q.consumers is null or penstock._may(q.consumers));
+end
+$$;
+comment on function penstock._tally_pending is 'Writes the acks that a value of the setting penstock.acked has counted.';
 
 create or replace function penstock._tally_acks(queue_id int, n bigint, waited interval, ran interval) returns void
 language plpgsql
@@ -47,7 +59,7 @@ begin
     if pending >> 32 = queue_id then
         n := n + (pending & 1048575);
     elsif pending & 1048575 > 0 then
-        perform penstock._tally((pending >> 32)::int, pending & 1048575, 0, 0);
+        perform penstock._tally_pending(pending);
     end if;
     perform penstock._tally(queue_id, n, 0, 0, waited, ran);
     perform set_config('penstock.acked', (key << 20)::text, false);
@@ -64,7 +76,7 @@ declare
     pending bigint := penstock._pending_acks();
 begin
     if pending & 1048575 > 0 and pending >> 20 <> penstock._acks_key((pending >> 32)::int) then
-        perform penstock._tally((pending >> 32)::int, pending & 1048575, 0, 0);
+        perform penstock._tally_pending(pending);
         perform set_config('penstock.acked', '', false);
     end if;
 end
