@@ -119,6 +119,28 @@ def test_the_last_acks_of_a_session_are_written_by_its_next_call(
     assert flows(last(sampled)) == (50, 50, 0, 0)
 
 
+def test_a_session_counts_no_acks_for_a_queue_that_it_may_not_consume_from(
+    sampled: Engine, clock: Clock
+) -> None:
+    """The count is in a setting, which any session may set."""
+    sampled.queue("shut", retain_completed_seconds=0)
+    sampled.queue("open")
+    sampled.value("grant_queue", "penstock_publisher", "shut", "consume")
+    sampled.send("shut")
+    forged = """
+        select set_config('penstock.acked', (id::bigint << 32 | 1000)::text, false)
+        from penstock.queues where name = %s
+    """
+    for name in ("shut", "open"):
+        sampled.query(forged, name)
+        with sampled.connection.transaction():
+            sampled.connection.execute("set local role penstock_consumer")
+            assert sampled.nothing_to_take("open")
+    next_sample(sampled, clock)
+    assert flows(last(sampled, "shut")) == (1, 0, 0, 0)
+    assert flows(last(sampled, "open")) == (1000, 1000, 0, 0)
+
+
 def test_what_is_expired_or_lost_is_counted(sampled: Engine, clock: Clock) -> None:
     sampled.queue("q", max_delivery_attempts=1)
     sampled.send("q", ttl_seconds=5)
@@ -153,6 +175,45 @@ def test_a_message_that_is_acked_while_a_sample_is_taken_is_counted_once(
     assert consumer.ack(taken[1])
     next_sample(sampled, clock)
     assert flows(last(sampled)) == (0, 1, 0, 0)
+
+
+def test_an_ack_in_a_savepoint_counts_when_it_commits(
+    sampled: Engine, clock: Clock, connect: Connect
+) -> None:
+    """A snapshot has no ids of savepoints: such an ack must not pass for one that the last sample saw."""
+    sampled.queue("q")
+    sampled.send_many("q", [1, 2, 3])
+    consumer = Engine(connect())
+    clock.join(consumer.connection)
+    first, second, third = consumer.take_many("q", 3)
+    next_sample(sampled, clock)
+    clock.advance(9)
+    with consumer.connection.transaction():
+        assert consumer.ack(first)
+        with consumer.connection.transaction():
+            assert consumer.ack(second)
+        assert sampled.ack(third)
+        next_sample(sampled, clock, 1)
+        assert flows(last(sampled)) == (0, 1, 0, 0)
+    next_sample(sampled, clock)
+    assert flows(last(sampled)) == (0, 2, 0, 0)
+
+
+def test_tallies_of_a_long_transaction_count_within_the_hour(
+    sampled: Engine, clock: Clock, connect: Connect
+) -> None:
+    sampled.queue("q", max_delivery_attempts=1)
+    sampled.send("q")
+    consumer = Engine(connect())
+    clock.join(consumer.connection)
+    with consumer.connection.transaction():
+        assert consumer.nack(consumer.take("q"))
+        for _ in range(20):
+            next_sample(sampled, clock)
+    for _ in range(31):
+        next_sample(sampled, clock, 120)
+    assert sampled.query("select sum(failed), sum(buried) from penstock.history where tier = 0") == [(1, 1)]
+    assert sampled.count("tallies") == 0
 
 
 def test_messages_of_a_long_transaction_count_when_it_commits(
@@ -340,6 +401,40 @@ def test_a_pause_of_the_sampler_is_a_gap(sampled: Engine, clock: Clock) -> None:
     assert (last(sampled).ready, flows(last(sampled))) == (4, (1, 0, 0, 0))
 
 
+def test_rates_after_a_short_pause_are_those_of_the_pause(sampled: Engine, clock: Clock) -> None:
+    """The row after the pause tells of four minutes, not of the ten seconds or the minute asked for."""
+    sampled.queue("q")
+    next_sample(sampled, clock)
+    sampled.send_many("q", list(range(24)))
+    next_sample(sampled, clock, 240)
+    (newest,) = sampled.rows("overview_history")
+    point = sampled.rows("queue_history", "q", sampled.now() - timedelta(minutes=2))[-1]
+    assert point.published_count == 24
+    assert 0.09 < point.published_rate < 0.11
+    assert 0.09 < newest.published_rate < 0.11
+
+
+@pytest.mark.parametrize("style", ["sql, dmy", "postgres, mdy", "german"])
+def test_partitions_do_not_depend_on_the_settings_of_the_session(
+    engine: Engine, clock: Clock, style: str
+) -> None:
+    """IST is the time of India and that of Israel: PostgreSQL 15 writes the one and reads the other."""
+    engine.query(
+        "select set_config('timezone', 'Asia/Kolkata', false), set_config('datestyle', %s, false)", style
+    )
+    engine.queue("q")
+    for _ in range(3):
+        engine.send("q")
+        next_sample(engine, clock, 3 * 3600)
+    engine.query("select set_config('timezone', 'UTC', false), set_config('datestyle', 'iso', false)")
+    bounds = engine.query(
+        """select distinct to_timestamp(right(c.relname, 10) || '+00', 'YYYYMMDDHH24TZH')
+            = substring(pg_get_expr(c.relpartbound, c.oid) from 'FROM [(]''([^'']*)')::timestamptz
+        from pg_class c where c.relname ~ '^history_[0-9]_[0-9]+$' and c.relispartition and c.relkind = 'r'"""
+    )
+    assert bounds == [(True,)]
+
+
 @pytest.mark.parametrize("back", [-30, -3 * 3600, -90 * 86400])
 def test_a_clock_that_is_set_back_is_survived(sampled: Engine, clock: Clock, back: int) -> None:
     sampled.queue("q")
@@ -499,7 +594,8 @@ def test_each_range_has_its_tier_and_all_agree(sampled: Engine, clock: Clock) ->
         width = (points[1].at - points[0].at).total_seconds()
         assert width == (step or 20)
         for point in points[:-1]:
-            assert point.published_rate == pytest.approx(point.published_count / width)
+            # A row tells of a minute, also where a step is shorter.
+            assert point.published_rate == pytest.approx(point.published_count / max(width, 60))
     assert totals == {200}
     for days, width in ((2, 600), (60, 14400)):
         points = sampled.rows("queue_history", "q", sampled.now() - timedelta(days=days))

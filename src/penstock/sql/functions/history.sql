@@ -24,9 +24,11 @@ begin
         return false;
     end if;
     execute format('create table penstock.%I (like penstock.history including defaults)', partition_name);
+    -- Not the text of a time by the settings of the session: that may name a time zone by letters with two meanings.
     execute format(
-        'alter table penstock.history_%s attach partition penstock.%I for values from (%L) to (%L)',
-        tier, partition_name, first, first + make_interval(secs => span)
+        'alter table penstock.history_%s attach partition penstock.%I for values from (%L) to (%L)', tier, partition_name,
+        to_char(first at time zone 'UTC', 'YYYY-MM-DD HH24:00:00+00'),
+        to_char((first + make_interval(secs => span)) at time zone 'UTC', 'YYYY-MM-DD HH24:00:00+00')
     );
     return true;
 end
@@ -253,11 +255,15 @@ end
 $$;
 comment on function penstock._count_for_sample is 'The counts of all queues for a sample.';
 
--- Each completed message counts in one sample: a message that the last sample could not see counts now, if it was
--- completed up to ten seconds before that sample. The histograms have every n-th message, by its id. The settings are
--- those of _completed_since().
-create or replace function penstock._completed_after(last penstock.samples, now timestamptz) returns table (
-    queue_id int, wait_bucket smallint, run_bucket smallint, n bigint, weight bigint, new_count bigint
+-- Each completed message counts in one sample. The ack of a message that was completed before the last sample may have
+-- committed after it: there are then more messages of that time than the last sample saw (samples.recent). The ids of
+-- transactions do not tell: those of savepoints are in no pg_snapshot. The histograms have every n-th of the messages
+-- that were completed after the last sample, by its id. The settings are those of _completed_since().
+create or replace function penstock._completed_after(
+    last penstock.samples, now timestamptz, slot timestamptz
+) returns table (
+    queue_id int, wait_bucket smallint, run_bucket smallint, completed bigint, late_or_seen bigint, recent bigint,
+    weight bigint, new_count bigint
 )
 language plpgsql stable
 set plan_cache_mode = force_custom_plan
@@ -266,30 +272,35 @@ as $$
 #variable_conflict use_column
 declare
     every bigint := 1 + last.completed / 10000;
-    since timestamptz := last.taken_at;
+    since timestamptz := coalesce(last.taken_at, 'infinity');
+    late_since timestamptz := coalesce(last.at, slot) - interval '10 seconds';
     last_id bigint := last.last_id;
-    unseen_age int := age(pg_snapshot_xmax(last.seen)::xid);
-    unseen xid[] := array(select x::xid from pg_snapshot_xip(last.seen) x);
 begin
     return query
     select
-        x.queue_id, x.wait_bucket, x.run_bucket, count(*), case when x.wait_bucket is not null then count(*) * every end,
-        count(*) filter (where x.id > last_id)
+        x.queue_id, x.wait_bucket, x.run_bucket, count(*) filter (where x.completed_at > since),
+        count(*) filter (where x.completed_at <= since),
+        count(*) filter (where x.completed_at > slot - interval '10 seconds'),
+        case when x.wait_bucket is not null then count(*) * every end, count(*) filter (where x.id > last_id)
     from (
         select
-            d.queue_id, d.id,
-            case when d.id % every = 0 then penstock._bucket(d.claimed_at - coalesce(d.ready_at, d.published_at)) end
-                as wait_bucket,
-            case when d.id % every = 0 then penstock._bucket(d.completed_at - d.claimed_at) end as run_bucket
+            d.queue_id, d.id, d.completed_at,
+            case
+                when d.completed_at > since and d.id % every = 0
+                    then penstock._bucket(d.claimed_at - coalesce(d.ready_at, d.published_at))
+            end as wait_bucket,
+            case
+                when d.completed_at > since and d.id % every = 0 then penstock._bucket(d.completed_at - d.claimed_at)
+            end as run_bucket
         from penstock.done d
-        where d.completed_at > since - interval '10 seconds' and d.completed_at <= now + interval '1 minute'
-            and (d.completed_at > since or age(d.xmin) <= unseen_age or d.xmin = any(unseen))
+        where d.completed_at > late_since and d.completed_at <= now + interval '1 minute'
     ) x
     group by x.queue_id, x.wait_bucket, x.run_bucket;
 end
 $$;
 comment on function penstock._completed_after is
-    'The messages that were completed after the last sample, by queue and bucket.';
+    'The messages that were completed after the last sample, by queue and bucket, and how many were completed shortly '
+    'before it, and shortly before this one.';
 
 -- The caller holds the lock of the sampler. One statement, so that all parts see the same snapshot.
 create or replace function penstock._take_sample(last penstock.samples, now timestamptz, slot timestamptz) returns void
@@ -306,6 +317,11 @@ declare
         least(last.rolled_to[2], date_bin('1 hour', slot, 'epoch'))
     ];
     is_new boolean := false;
+    -- A transaction may write a tally and commit much later: the first sample of an hour takes all.
+    tallies_since timestamptz := case
+        when date_bin('1 hour', last.at, 'epoch') = date_bin('1 hour', slot, 'epoch') then last.taken_at - interval '1 minute'
+        else '-infinity'
+    end;
 begin
     for tier in 0..2 loop
         is_new := penstock._add_history(tier, slot) or is_new;
@@ -322,17 +338,25 @@ begin
         last.at := slot - interval '10 seconds';
     end if;
     with tallied as (
-        delete from penstock.tallies t where t.at > last.taken_at - interval '1 minute' returning t.*
+        delete from penstock.tallies t where t.at > tallies_since returning t.*
+    ), done as materialized (
+        select c.* from penstock._completed_after(last, now, slot) c
     ), events as materialized (
         select
-            c.queue_id, c.wait_bucket, c.run_bucket, c.n as completed, 0 as failed, 0 as buried, c.weight, c.new_count
-        from penstock._completed_after(last, now) c where not is_first
+            d.queue_id, d.wait_bucket, d.run_bucket, d.completed, d.late_or_seen, 0 as failed, 0 as buried, d.weight,
+            d.new_count
+        from done d where not is_first
         union all
-        select t.queue_id, t.wait_bucket, t.run_bucket, t.completed, t.failed, t.buried, t.completed, 0 from tallied t
+        select t.queue_id, t.wait_bucket, t.run_bucket, t.completed, 0, t.failed, t.buried, t.completed, 0
+        from tallied t
     ), flows as materialized (
         select
-            e.queue_id, sum(e.completed)::bigint as completed, sum(e.failed)::bigint as failed,
-            sum(e.buried)::bigint as buried, sum(e.new_count)::bigint as new_count
+            e.queue_id,
+            (
+                sum(e.completed)
+                    + greatest(0, sum(e.late_or_seen) - coalesce((last.recent ->> e.queue_id::text)::bigint, 0))
+            )::bigint as completed,
+            sum(e.failed)::bigint as failed, sum(e.buried)::bigint as buried, sum(e.new_count)::bigint as new_count
         from events e group by e.queue_id
     ), waits as materialized (
         select
@@ -351,10 +375,16 @@ begin
         ) x
         group by x.queue_id
     ), ledger as (
-        insert into penstock.samples (at, taken_at, seen, last_id, completed, rolled_to)
+        insert into penstock.samples (at, taken_at, recent, last_id, completed, rolled_to)
         select
-            slot, penstock.clock(), pg_current_snapshot(), penstock._last_id(),
-            coalesce((select sum(f.completed) from flows f), 0), rolled_to
+            slot, penstock.clock(),
+            (
+                select coalesce(jsonb_object_agg(r.queue_id, r.n), '{}')
+                from (
+                    select d.queue_id, sum(d.recent) as n from done d group by d.queue_id having sum(d.recent) > 0
+                ) r
+            ),
+            penstock._last_id(), coalesce((select sum(f.completed) from flows f), 0), rolled_to
     ), counted as materialized (
         select c.* from penstock._count_for_sample(now, is_first) c
     ), new_ids as materialized (
@@ -518,8 +548,8 @@ begin
         perform penstock._revoke_table_rights();
     end if;
     if rolled_to is distinct from last.rolled_to then
-        insert into penstock.samples (at, taken_at, seen, last_id, completed, rolled_to)
-        values (last.at, last.taken_at, last.seen, last.last_id, last.completed, rolled_to);
+        insert into penstock.samples (at, taken_at, recent, last_id, completed, rolled_to)
+        values (last.at, last.taken_at, last.recent, last.last_id, last.completed, rolled_to);
     end if;
     return is_unfinished;
 end
@@ -652,7 +682,7 @@ begin
         order by h.at desc limit 1
     ), sums as (
         select
-            f.bin, max(f.peak) as peak, sum(f.published)::bigint as published, sum(f.completed)::bigint as completed,
+            f.bin, sum(round(f.seconds / 10) * 10) as seconds, max(f.peak) as peak, sum(f.published)::bigint as published, sum(f.completed)::bigint as completed,
             sum(f.failed)::bigint as failed, sum(f.buried)::bigint as buried
         from found f group by f.bin
     ), waits as (
@@ -704,11 +734,11 @@ begin
         coalesce(f.completed, 0) / t.seconds, coalesce(f.failed, 0) / t.seconds, coalesce(f.buried, 0) / t.seconds,
         w.p50, w.p95, w.p99, r.p50, r.p95, r.p99
     from states s
-    -- The last step may not be over.
-    cross join lateral (
-        select greatest(10, extract(epoch from least(s.bin, until) - (s.bin - step)))::float8 as seconds
-    ) t
     left join sums f on f.bin = s.bin
+    -- The last step may not be over. After a pause of the sampler, a row tells of a period that began before the step.
+    cross join lateral (
+        select greatest(10, extract(epoch from least(s.bin, until) - (s.bin - step)), f.seconds)::float8 as seconds
+    ) t
     left join waits w on w.bin = s.bin
     left join runs r on r.bin = s.bin
     order by s.bin;
@@ -793,7 +823,7 @@ begin
         q.name, last.at, coalesce(n.ready, 0), coalesce(n.waiting, 0), coalesce(n.delayed, 0), coalesce(n.active, 0),
         coalesce(n.dead, 0), coalesce(n.is_estimate, false),
         case when n.oldest_at is not null then extract(epoch from greatest(last.at - n.oldest_at, '0')) end::float8,
-        m.published / 60, m.completed / 60, m.failed / 60, m.buried / 60, series_until, s.ready, s.published,
+        m.published / m.seconds, m.completed / m.seconds, m.failed / m.seconds, m.buried / m.seconds, series_until, s.ready, s.published,
         s.completed
     from listed q
     left join series s on s.id = q.id
@@ -805,7 +835,9 @@ begin
     cross join lateral (
         select
             coalesce(sum(h.published), 0)::float8 as published, coalesce(sum(h.completed), 0)::float8 as completed,
-            coalesce(sum(h.failed), 0)::float8 as failed, coalesce(sum(h.buried), 0)::float8 as buried
+            coalesce(sum(h.failed), 0)::float8 as failed, coalesce(sum(h.buried), 0)::float8 as buried,
+            -- After a pause of the sampler, a row tells of more than a minute.
+            greatest(60, sum(round(h.seconds / 10) * 10)) as seconds
         from penstock.history h
         where h.tier = 0 and h.queue_id = q.id and h.at > last.at - interval '1 minute' and h.at <= last.at
     ) m

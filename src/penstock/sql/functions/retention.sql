@@ -160,7 +160,7 @@ declare
     -- The passes before removed the keys that were free for longer, except keys whose transactions committed late: the
     -- first pass of an hour examines all.
     keys_since timestamptz := case
-        when date_trunc('hour', before.done_at) = date_trunc('hour', now) then before.done_at - interval '11 minutes'
+        when date_bin('1 hour', before.done_at, 'epoch') = date_bin('1 hour', now, 'epoch') then before.done_at - interval '11 minutes'
         else '-infinity'
     end;
     groups record;

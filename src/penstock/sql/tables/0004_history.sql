@@ -53,17 +53,18 @@ create table penstock.samples (
     tick bigint generated always as identity primary key,
     at timestamptz not null,
     taken_at timestamptz not null,
-    seen pg_snapshot not null,
+    recent jsonb not null,
     last_id bigint not null,
     completed bigint not null,
     rolled_to timestamptz[] not null
 );
 comment on table penstock.samples is
-    'The last samples: their time, what they could see, the last id, and how far the history is rolled up to the '
-    'tiers 1 and 2.';
+    'The last samples: their time, the last id, and how far the history is rolled up to the tiers 1 and 2.';
+comment on column penstock.samples.recent is
+    'How many messages that were completed in the ten seconds before at, or later, the sample could see, by queue.';
 
 -- What leaves no other trace: failed deliveries and dead letters of each queue, and completed messages of queues with
--- retain_completed_seconds = 0. A session writes at most a row a second and queue. sample() takes the rows out.
+-- retain_completed_seconds = 0 (tallies.sql). sample() takes the rows out.
 create table penstock.tallies (
     queue_id int not null,
     completed int not null,
