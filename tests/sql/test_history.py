@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 
 from ..conftest import Connect
+from ..growth.filling import fill_active, fill_dead
 from .conftest import Clock
 from .engine import Engine, Row
 
@@ -474,6 +476,27 @@ def test_a_long_queue_is_estimated_and_says_so(sampled: Engine, clock: Clock) ->
     assert flows(last(sampled)) == (70, 50, 0, 0)
     (found,) = sampled.rows("overview_history")
     assert found.is_estimate
+
+
+@pytest.mark.parametrize("filling", [fill_dead, fill_active])
+def test_messages_that_are_published_and_gone_count_beside_many_others(
+    engine18: Engine, clock18: Clock, filling: Callable[[psycopg.Connection[Any], str, int], None]
+) -> None:
+    """Where nothing is kept, ids do not tell them: the change of the counts does, if these are exact."""
+    engine18.queue("q", retain_completed_seconds=0)
+    filling(engine18.connection, "q", 10_100 if filling is fill_dead else 1_100)
+    engine18.value("sample")
+    next_sample(engine18, clock18)
+    before = last(engine18)
+    assert before.dead + before.active > 1_000
+    engine18.send_many("q", [1, 2, 3])
+    for message in engine18.take_many("q", 3):
+        assert engine18.ack(message)
+        clock18.advance(1)
+    assert engine18.nothing_to_take("q")
+    next_sample(engine18, clock18)
+    assert flows(last(engine18)) == (3, 3, 0, 0)
+    assert (last(engine18).dead, last(engine18).active) == (before.dead, before.active)
 
 
 def test_a_queue_that_is_not_counted_follows_from_what_happened(

@@ -7,7 +7,7 @@
 --   failed, buried     tallies
 --   published          the change of ready, waiting, delayed and active, plus what left them: completed and buried.
 --                      Messages that were purged, cancelled or deleted lower it, down to 0.
--- Where a count is an estimate, published is counted by ids instead (_published_after). Where the counts are not new
+-- Where one of these four is an estimate, published is counted by ids instead (_published_after). Where the counts are not new
 -- (is_counted is false), ready follows from the sum.
 
 -- The partition of a tier for a time: 3 hours, a day or ten days long.
@@ -67,11 +67,11 @@ $$;
 comment on function penstock._drop_history is
     'Drops partitions of the history that are past their time: 3 hours, 3 days or 60 days after their end.';
 
--- Exact up to `most` messages of a state (and priority). is_long: a state has as many or more, so its count is not
--- final. Scans start where those of _statistics() do. oldest_at: the first ten in line of each priority are examined.
+-- Exact up to `most` messages of a state (and priority). is_long, has_many_dead: a state has as many or more, so its count
+-- is not final. Scans start where those of _statistics() do. oldest_at: the first ten in line of each priority are examined.
 create or replace function penstock._count_briefly(at timestamptz, most int) returns table (
     queue_id int, queue_name text, tenants_from bigint, ready bigint, waiting bigint, delayed bigint, active bigint,
-    dead bigint, oldest_at timestamptz, is_long boolean
+    dead bigint, oldest_at timestamptz, is_long boolean, has_many_dead boolean
 )
 language plpgsql stable
 as $$
@@ -80,7 +80,7 @@ begin
     return query
     select
         q.id, q.name, q.tenants_from, r.n, w.n, s.n, a.n, d.n, least(r.oldest, w.oldest),
-        greatest(r.longest, w.n, s.longest, d.n) >= most
+        greatest(r.longest, w.n, s.longest, a.n) >= most, d.n >= most
     from penstock.queues q
     cross join lateral (
         select f.ranks, f.waiting_rank, penstock._sweep_from(at, f) as since
@@ -137,7 +137,7 @@ begin
         select count(*) as n
         from (
             select from penstock.active a
-            where a.queue_id = q.id and a.sweep_queue_id = q.id and a.vt > f.since order by a.vt desc limit 1000
+            where a.queue_id = q.id and a.sweep_queue_id = q.id and a.vt > f.since order by a.vt desc limit most
         ) a
     ) a
     cross join lateral (
@@ -209,10 +209,11 @@ comment on function penstock._published_after is
 
 -- Each count costs a bounded time, whatever the queues hold: 100,000 rows are shared by all queues. Longer queues are
 -- counted by the rule of get_queue_statistics(), in a random order for 10 ms, so each has its turn within some samples.
--- The others are not counted now: is_counted is false.
+-- The others are not counted now: is_counted is false. Likewise dead letters (is_dead_counted), because a queue with many
+-- of them may be short. is_exact: all counts are, but that of dead letters.
 create or replace function penstock._count_for_sample(at timestamptz, is_first boolean) returns table (
     queue_id int, ready bigint, waiting bigint, delayed bigint, active bigint, dead bigint, is_estimate boolean,
-    oldest_at timestamptz, is_counted boolean
+    oldest_at timestamptz, is_counted boolean, is_dead_counted boolean, is_exact boolean
 )
 language plpgsql stable
 /*hot: hashjoin, mergejoin, sort*/
@@ -220,12 +221,13 @@ as $$
 #variable_conflict use_column
 declare
     most int := greatest(100, least(10000, 100000 / greatest(1, (select count(*) from penstock.queues))));
+    many_dead constant int := 10000;
     until timestamptz;
     queue record;
     counted record;
     samples jsonb := '{}';
 begin
-    for queue in select c.* from penstock._count_briefly(at, most) c order by c.is_long, random() loop
+    for queue in select c.* from penstock._count_briefly(at, most) c order by c.is_long or c.has_many_dead, random() loop
         queue_id := queue.queue_id;
         ready := queue.ready;
         waiting := queue.waiting;
@@ -233,11 +235,12 @@ begin
         active := queue.active;
         dead := queue.dead;
         oldest_at := queue.oldest_at;
-        if queue.is_long and until is null then
+        if (queue.is_long or queue.has_many_dead) and until is null then
             until := clock_timestamp() + interval '10 ms';
         end if;
         is_counted := not queue.is_long or is_first or clock_timestamp() < until;
-        is_estimate := not is_counted or active >= 1000;
+        is_dead_counted := not queue.has_many_dead or is_first or clock_timestamp() < until;
+        is_estimate := not (is_counted and is_dead_counted);
         if queue.is_long and is_counted then
             select s.samples, s.counted into counted
             from penstock._statistics(queue.queue_id, queue.queue_name, at, 0, false, samples) s;
@@ -247,8 +250,21 @@ begin
             active := (counted.counted).processing_count;
             dead := (counted.counted).dead_count;
             ready := (counted.counted).pending_count - waiting - delayed;
+            is_dead_counted := true;
             is_estimate := (counted.counted).is_estimate;
+        elsif queue.has_many_dead and is_dead_counted then
+            select count(*) into dead
+            from (
+                select from penstock.dead d where d.queue_id = queue.queue_id order by d.id desc limit many_dead
+            ) d;
+            if dead = many_dead then
+                samples := penstock._add_sample(samples, 'dead');
+                dead := greatest(dead, (samples -> 'dead' ->> queue.queue_id::text)::bigint);
+                is_estimate := true;
+            end if;
         end if;
+        -- Up to 10,000 messages _statistics() is exact.
+        is_exact := is_counted and (not is_estimate or greatest(ready, waiting, delayed, active) < 10000);
         return next;
     end loop;
 end
@@ -389,7 +405,7 @@ begin
         select c.* from penstock._count_for_sample(now, is_first) c
     ), new_ids as materialized (
         select a.* from penstock._published_after(
-            array(select c.queue_id from counted c where c.is_estimate and not is_first), last.last_id
+            array(select c.queue_id from counted c where not c.is_exact and not is_first), last.last_id
         ) a
     ), sampled as (
         select
@@ -429,7 +445,8 @@ begin
                 case when c.is_counted then c.delayed else coalesce(p.delayed, c.delayed) end as delayed,
                 c.active,
                 case
-                    when c.is_counted then c.dead else coalesce(p.dead + coalesce(f.buried, 0), c.dead)
+                    when c.is_dead_counted then c.dead
+                    else greatest(c.dead, p.dead + coalesce(f.buried, 0))
                 end as dead
         ) n
     )
