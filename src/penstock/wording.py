@@ -7,7 +7,7 @@ import signal
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-__all__ = ["age", "ago", "count", "shown", "signal_name"]
+__all__ = ["age", "ago", "count", "escaped", "shown", "signal_name"]
 
 # The longest quote of a value in an error: enough to find the value, without all its content.
 MOST_SHOWN = 80
@@ -42,6 +42,15 @@ def shown(value: object) -> str:
     """A value as an error quotes it: cut, because it may be large or private."""
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+
+
+def escaped(text: str) -> str:
+    """The text with `\\u001b` and its like for what cannot be printed; SQL and shells read that, too."""
+    return "".join(each if each.isprintable() else _escape(ord(each)) for each in text)
+
+
+def _escape(code: int) -> str:
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def signal_name(number: int) -> str:

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.wording import count
+from penstock.wording import count, escaped
 
 __all__ = [
     "SEVERE",
@@ -88,17 +88,32 @@ def many(number: int, thing: str, things: str | None = None, most: int = MOST) -
     return f"{most:,} or more {things or thing + 's'}"
 
 
+# Names may have any characters. A command is copied into a terminal, where a control character does something
+# before the shell or psql sees the quotes around it. So such characters are written as escapes.
+
+
 def literal(text: str) -> str:
     """A value as it stands in SQL."""
-    quoted = "'" + text.replace("'", "''") + "'"
-    return "E" + quoted.replace("\\", "\\\\") if "\\" in text else quoted
+    if "\\" not in text and text.isprintable():
+        return "'" + text.replace("'", "''") + "'"
+    return "E'" + escaped(text.replace("\\", "\\\\").replace("'", "''")) + "'"
 
 
 def identifier(name: str) -> str:
     """A name as it stands in SQL."""
-    return '"' + name.replace('"', '""') + '"'
+    quoted = '"' + name.replace('"', '""') + '"'
+    if name.isprintable():
+        return quoted
+    whole = quoted.replace("\\", "\\\\")
+    return "U&" + "".join(each if each.isprintable() else f"\\+{ord(each):06x}" for each in whole)
 
 
 def shell(*words: str) -> str:
     """A command as it is typed."""
-    return shlex.join(words)
+    return " ".join(map(_word, words))
+
+
+def _word(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    return "$'" + escaped(word.replace("\\", "\\\\").replace("'", "\\'")) + "'"
