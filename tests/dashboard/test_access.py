@@ -1,6 +1,7 @@
 """Who may see and do what; requests of other sites; connections that can only read."""
 
 import http.client
+import json
 from typing import Any
 
 import psycopg
@@ -9,7 +10,9 @@ from starlette.requests import Request
 
 from penstock import Client, InvalidArgument
 from penstock.dashboard import Access, Basic, DashboardService, Permission, Tokens
+from penstock.errors import NotFound
 from tests.dashboard.conftest import Browser, Serve
+from tests.embedded.processes import eventually
 
 VIEW, ACT, ADMINISTER = Permission.VIEW, Permission.ACT, Permission.ADMINISTER
 
@@ -267,3 +270,176 @@ def test_a_body_that_is_too_large(serve: Serve, queue: Client) -> None:
         assert found.status_code == 413
         odd = client.post("/api/v1/queues/q/send", content=b"\xff\xfe", headers={"Content-Type": "text/xml"})
         assert odd.status_code == 415
+
+
+# Sessions of a token, and what a stranger is told
+
+
+def test_a_session_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the server: a cookie that was copied lives no longer than the one in the browser."""
+    tokens = Tokens("x")
+    old = tokens.session("x")
+    with serve(authenticate=tokens).client() as client:
+
+        def status(cookie: str) -> int:
+            return client.get("/api/v1/session", headers={"Cookie": f"penstock_session={cookie}"}).status_code
+
+        assert status(old) == 200
+        end, _, digest = old.partition(".")
+        assert status(f"{int(end) + 1}.{digest}") == 401
+        assert status(digest) == 401
+        late = int(end) + 1
+        monkeypatch.setattr("penstock.dashboard.access.time.time", lambda: late)
+        assert status(old) == 401
+
+
+def test_sign_out(serve: Serve) -> None:
+    with serve(authenticate=Tokens("x")).client() as client:
+        client.post("/login", data={"token": "x"})
+        assert "Sign out" in client.get("/topics").text
+        token = client.get("/api/v1/session").json()["csrf_token"]
+        assert client.post("/logout").status_code == 403, "a page of another site could do it"
+        assert client.post("/logout", data={"csrf_token": token}).status_code == 303
+        assert client.get("/api/v1/session").status_code == 401
+
+
+def test_no_token_in_an_address(serve: Serve) -> None:
+    """Addresses are logged, and stay in the history of a browser."""
+    with serve(authenticate=Tokens("x")).client() as client:
+        assert "set-cookie" not in client.get("/login", params={"token": "x"}).headers
+
+
+def test_letters_of_any_language(serve: Serve) -> None:
+    served = serve(authenticate=Tokens("schlüssel"))
+    with served.client() as client:
+        header = {b"Authorization": "Bearer schlüssel".encode()}
+        assert client.get("/api/v1/session", headers=header).status_code == 200
+    served = serve(authenticate=Basic({"jürgen": ("geheimnis ß", VIEW)}))
+    with served.client() as client:
+        assert client.get("/api/v1/session", auth=("jürgen", "geheimnis ß")).status_code == 200
+        for odd in (b"Basic", b"Basic \xff", b"Basic !", b"Basic /zr/", b"basic YW5u"):
+            assert client.get("/api/v1/session", headers={b"Authorization": odd}).status_code == 401, odd
+
+
+def test_a_stranger_learns_nothing_about_the_database(serve: Serve) -> None:
+    served = serve("postgresql://secret_user@127.0.0.1:1/secret_name", authenticate=Tokens("x"))
+    with served.client() as client:
+        known = {"Authorization": "Bearer x"}
+        eventually(lambda: "secret_name" in client.get("/", headers=known).text, "trouble is shown")
+        for path in ("/login", "/nothing", "/", "/readyz"):
+            for headers in ({}, {"HX-Request": "true"}):
+                text = client.get(path, headers=headers, follow_redirects=True).text
+                assert "secret_" not in text, path
+
+
+def _fail(request: Request) -> Access | None:
+    raise NotFound("the user table is gone")
+
+
+def _access(name: Any, permission: Any) -> Any:
+    return lambda _: Access(name, permission)
+
+
+@pytest.mark.parametrize(
+    ("authenticate", "status"),
+    [
+        (_fail, 500),
+        (lambda _: True, 403),
+        (lambda _: "ann", 403),
+        (lambda _: {"name": "ann", "permission": 3}, 403),
+        (lambda _: Access, 403),
+        (_access("ann", 3), 500),
+        (_access("ann", "administer"), 500),
+        (_access(None, ADMINISTER), 500),
+        (_access("", ADMINISTER), 500),
+    ],
+)
+def test_a_callable_that_fails_lets_no_one_in(serve: Serve, authenticate: Any, status: int) -> None:
+    with serve(authenticate=authenticate).client() as client:
+        found = client.get("/api/v1/topics")
+        assert found.status_code == status
+        assert "user table" not in found.text
+
+
+def test_an_empty_secret_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="secret must not be empty"):
+        DashboardService("postgresql://localhost/x", port=0, secret="")
+
+
+@pytest.mark.parametrize("name", ["X-Forwarded-For", "X-Forwarded-Host", "X-Real-IP", "Via", "Forwarded"])
+def test_without_authentication_no_proxy_may_lead_here(serve: Serve, name: str) -> None:
+    with serve().client() as client:
+        assert client.get("/topics", headers={name: "127.0.0.1"}).status_code == 403
+
+
+# Every action that there is
+
+
+def test_a_viewer_can_do_nothing(serve: Serve, queue: Client) -> None:
+    """By the list of the routes: an action that is added is in it."""
+    queue.create_queue("q")
+    served = serve(authenticate=Tokens({"look": Access("viewer", VIEW), "act": Access("actor", ACT)}))
+    actions = served.service.dashboard.routes.actions
+    assert len(actions) >= 19
+    with served.client() as client:
+        for action in actions:
+            path = "/" + "/".join("1" if each.startswith("{") else each for each in action.segments)
+            for prefix in ("", "/api/v1"):
+                for token, permission in (("look", VIEW), ("act", ACT)):
+                    found = client.post(prefix + path, json={}, headers={"Authorization": f"Bearer {token}"})
+                    assert (found.status_code == 403) == (permission < action.needs), (path, token)
+                refused = client.get(prefix + path, headers={"Authorization": "Bearer look"})
+                assert refused.status_code in (200, 404), "reading does nothing"
+    assert "viewer" not in {each.who for each in queue.list_actions()}
+
+
+def test_the_way_back_stays_here(serve: Serve, queue: Client) -> None:
+    """A form without JavaScript goes back to its page, never to another host."""
+    queue.create_queue("q")
+    with serve().client() as client:
+        token = client.get("/api/v1/session").json()["csrf_token"]
+        for referer, expected in (
+            (f"{client.base_url}/queues/q?range=1h", "/queues/q"),
+            (f"{client.base_url}//other.example.org/x", "/"),
+            ("http://[", "/"),
+            ("javascript:alert(1)", "/"),
+        ):
+            done = client.post("/queues/q/pause", data={"csrf_token": token}, headers={"Referer": referer})
+            assert (done.status_code, done.headers["location"]) == (303, expected), referer
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/audit?before=" + "9" * 20,
+        "/audit?before=" + "9" * 5000,
+        "/queues/q/messages?page_size=" + "9" * 5000,
+        "/queues/q/settings?max_active=" + "9" * 5000,
+        "/operations?before=" + "9" * 5000,
+        "/queues/%00",
+        "/search?q=tenant:%00",
+    ],
+)
+def test_odd_addresses_are_no_failures(serve: Serve, queue: Client, path: str) -> None:
+    queue.create_queue("q")
+    with serve().client() as client:
+        assert client.get(path).status_code < 500
+        assert client.get(f"/api/v1{path}").status_code < 500
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/queues/q/send", {"payload": "1", "delay": "9" * 5000}),
+        ("/queues/q/pause", {"csrf_token": "\ud800"}),
+        ("/dead/redrive", {"queue": "q", "per_second": "000000001" + "9" * 5000}),
+    ],
+)
+def test_odd_forms_are_no_failures(serve: Serve, queue: Client, path: str, body: dict[str, str]) -> None:
+    queue.create_queue("q")
+    with serve().client() as client:
+        headers = {"Content-Type": "application/json"}
+        if "csrf_token" not in body:
+            headers["X-CSRF-Token"] = client.get("/api/v1/session").json()["csrf_token"]
+        found = client.post(f"/api/v1{path}", content=json.dumps(body), headers=headers)
+        assert 400 <= found.status_code < 500, found.text

@@ -11,6 +11,7 @@ from penstock.sql_call import Call, Repeat
 __all__ = [
     "CHECK_CLIENT",
     "GRANT_STATISTICS",
+    "LIMIT_LOCK_WAITS",
     "LOOK",
     "PROBE",
     "ROOM_FOR_LOCKS",
@@ -53,6 +54,8 @@ SET_READ_ONLY = "set default_transaction_read_only = on"
 # So that pages show what other sessions do, and since when.
 GRANT_STATISTICS = "grant pg_read_all_stats to penstock_viewer"
 SET_STATEMENT_TIMEOUT = "set statement_timeout = '10s'"
+# In a transaction: a pooler keeps nothing of it.
+LIMIT_LOCK_WAITS = "set local lock_timeout = '5s'"
 SET_WARNINGS = "set client_min_messages = warning"
 SET_ASYNCHRONOUS = "set synchronous_commit = off"
 # Ends a statement when its client has closed the connection, also during a lock wait. Not on every platform.

@@ -7,10 +7,11 @@ that an attacker points at 127.0.0.1 must not lead a browser here.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 import ipaddress
+import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,11 +22,13 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 
 from penstock.errors import InvalidArgument
+from penstock.wording import shown
 
 __all__ = [
     "ANYONE_HERE",
     "CSRF_FIELD",
     "SESSION_COOKIE",
+    "SESSION_SECONDS",
     "Access",
     "Authenticate",
     "Authenticator",
@@ -37,7 +40,12 @@ __all__ = [
     "is_loopback",
 ]
 
+logger = logging.getLogger("penstock.dashboard")
+
 SESSION_COOKIE = "penstock_session"
+SESSION_SECONDS = 30 * 86400
+# What proxies add to a request of someone else.
+FORWARDED = ("x-forwarded-", "forwarded", "x-real-ip", "via")
 CSRF_HEADER = "x-csrf-token"
 CSRF_FIELD = "csrf_token"
 
@@ -61,6 +69,13 @@ class Access:
     name: str
     permission: Permission = Permission.VIEW
     is_ambient: bool = True
+
+    def __post_init__(self) -> None:
+        # The audit needs a name, and has room for so long a one.
+        if not isinstance(self.name, str) or not 1 <= len(self.name) <= 255:
+            raise InvalidArgument(f"name must have 1 to 255 characters, not {shown(self.name)}")
+        if not isinstance(self.permission, Permission):
+            raise InvalidArgument(f"permission must be a Permission, not {shown(self.permission)}")
 
     def may(self, needed: Permission) -> bool:
         return self.permission >= needed
@@ -101,21 +116,35 @@ class Tokens:
         given = {tokens: Access("token", Permission.ADMINISTER)} if isinstance(tokens, str) else dict(tokens)
         if not given or not all(given):
             raise InvalidArgument("a token must not be empty")
-        self._by_digest = {_digest(token, "token"): access for token, access in given.items()}
-        self._by_session = {_digest(token, "session"): access for token, access in given.items()}
+        self._tokens = given
 
     def __call__(self, request: Request) -> Access | None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        scheme, _, token = _authorization(request).partition(" ")
         if scheme.lower() == "bearer" and (found := self.find(token.strip())) is not None:
             return Access(found.name, found.permission, is_ambient=False)
-        return _look_up(self._by_session, _cookie(request, SESSION_COOKIE))
+        return self._find_session(_cookie(request, SESSION_COOKIE))
 
     def find(self, token: str) -> Access | None:
-        return _look_up(self._by_digest, _digest(token, "token"))
+        return self._look_up("token", _digest(token, "token"))
 
     def session(self, token: str) -> str:
-        """The value of the cookie for a token. It does not reveal the token."""
-        return _digest(token, "session")
+        """The value of the cookie for a token. It does not reveal the token, and it ends."""
+        end = str(int(time.time()) + SESSION_SECONDS)
+        return f"{end}.{_digest(token, f'session until {end}')}"
+
+    def _find_session(self, cookie: str) -> Access | None:
+        end, _, digest = cookie.partition(".")
+        if not end.isdecimal() or len(end) > 12 or int(end) < time.time():
+            return None
+        return self._look_up(f"session until {end}", digest)
+
+    def _look_up(self, purpose: str, digest: str) -> Access | None:
+        """Compares with each, in constant time: how long it takes tells nothing."""
+        found = None
+        for token, access in self._tokens.items():
+            if hmac.compare_digest(_digest(token, purpose).encode(), digest.encode("utf-8", "replace")):
+                found = access
+        return found
 
     def challenge(self) -> Refusal:
         return Refusal(401, "This dashboard asks for a token.", {"WWW-Authenticate": "Bearer"})
@@ -133,12 +162,12 @@ class Basic:
         self._users = dict(users)
 
     def __call__(self, request: Request) -> Access | None:
-        scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+        scheme, _, encoded = _authorization(request).partition(" ")
         if scheme.lower() != "basic":
             return None
         try:
             name, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             return None
         expected, permission = self._users.get(name, ("", Permission.VIEW))
         if expected and hmac.compare_digest(expected.encode(), password.encode()):
@@ -177,16 +206,23 @@ class Guard:
         if self._authenticate is None:
             self._check_local(request)
             return ANYONE_HERE
-        found: Any = self._authenticate(request)
-        if isinstance(found, Awaitable):
-            found = await found
+        try:
+            found: Any = self._authenticate(request)
+            if isinstance(found, Awaitable):
+                found = await found
+        except Exception:
+            # Whatever it says is for the log of the host, not for a stranger.
+            logger.exception("the callable that authenticates failed")
+            raise Refusal(500, "Who you are could not be found out. The log has the reason.") from None
         if isinstance(found, Access):
             return found
         challenge = getattr(self._authenticate, "challenge", None)
         raise challenge() if challenge is not None else Refusal(403, "You may not see this dashboard.")
 
     def csrf_token(self, access: Access) -> str:
-        return hmac.new(self._secret, f"csrf:{access.name}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self._secret, f"csrf:{access.name}".encode("utf-8", "surrogatepass"), hashlib.sha256
+        ).hexdigest()
 
     def check_change(self, request: Request, access: Access, form: Mapping[str, Any]) -> None:
         """Raises Refusal unless a page of ours made the request, or it has a proof that no browser adds."""
@@ -205,13 +241,13 @@ class Guard:
             raise Refusal(403, "The request comes from a page of another site.")
         given = request.headers.get(CSRF_HEADER) or form.get(CSRF_FIELD) or ""
         if not isinstance(given, str) or not hmac.compare_digest(
-            given.encode(), self.csrf_token(access).encode()
+            given.encode("utf-8", "replace"), self.csrf_token(access).encode()
         ):
             raise Refusal(403, "The page is too old to act with. Load it again.")
 
     def _check_local(self, request: Request) -> None:
         peer = request.client.host if request.client is not None else ""
-        if not is_loopback(peer) or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
+        if not is_loopback(peer) or any(name.startswith(FORWARDED) for name in request.headers):
             raise Refusal(
                 403,
                 "This dashboard asks for no password, so it answers this machine only. "
@@ -246,13 +282,13 @@ def _digest(token: str, purpose: str) -> str:
     return hmac.new(token.encode(), f"penstock {purpose}".encode(), hashlib.sha256).hexdigest()
 
 
-def _look_up(known: Mapping[str, Access], given: str) -> Access | None:
-    """Compares with each, in constant time: how long it takes tells nothing."""
-    found = None
-    for digest, access in known.items():
-        if hmac.compare_digest(digest.encode(), given.encode()):
-            found = access
-    return found
+def _authorization(request: Request) -> str:
+    """The header as UTF-8, which programs send; the framework reads headers as Latin-1."""
+    header = request.headers.get("authorization", "")
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def _cookie(request: Request, name: str) -> str:

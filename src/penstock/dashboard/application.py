@@ -16,15 +16,17 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from penstock import calls
 from penstock.errors import DatabaseUnavailable, InvalidArgument, NotFound, PenstockError
 from penstock.tasks.app import App
+from penstock.wording import escaped
 
 from . import auditing, metrics, openapi, views
-from .access import SESSION_COOKIE, Access, Guard, Permission, Refusal
+from .access import SESSION_COOKIE, SESSION_SECONDS, Access, Guard, Permission, Refusal
 from .addresses import make_path, segments_of
 from .assets import Assets
 from .background import Background
@@ -44,7 +46,11 @@ MOST_BODY_BYTES = 1_000_000
 COMPRESSED_FROM = 1000
 # Compressed in a thread.
 LARGE_BYTES = 100_000
+# Not compressed: it would take seconds, and memory twice.
+MOST_COMPRESSED = 10_000_000
 API = ("api", "v1")
+# SQLSTATEs: a wait for a lock that was too long, and a statement that was.
+LOCKED, CANCELLED = "55P03", "57014"
 SECURITY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
@@ -82,7 +88,8 @@ class Dashboard:
         # How often each action was done here, for /metrics. From 0 on: a rise from nothing is no rise.
         self.action_counts = Counter({each.name: 0 for each in self.routes.actions})
         self._source = app_or_dsn
-        self._redaction = Redaction(options.redact)
+        self.redaction = Redaction(options.redact)
+        self.downloading = asyncio.Lock()
         self._database: Database | None = None
         self._live: Live | None = None
         self._background: Background | None = None
@@ -96,6 +103,7 @@ class Dashboard:
         if self._live is not None and self._loop is asyncio.get_running_loop():
             return self._live
         self._loop = asyncio.get_running_loop()
+        self.downloading = asyncio.Lock()
         self._database = Database(
             self._source,
             viewer_dsn=self.options.viewer_dsn,
@@ -184,10 +192,6 @@ class Dashboard:
         assert self._database is not None
         return self._database
 
-    @property
-    def redaction(self) -> Redaction:
-        return self._redaction
-
 
 class _Exchange:
     """One request and its answer."""
@@ -204,6 +208,8 @@ class _Exchange:
     async def run(self) -> None:
         try:
             response = await self._answer()
+        except ClientDisconnect:
+            return
         except Refusal as exc:
             response = self._refused(exc)
         except (Missing, NotFound) as exc:
@@ -213,14 +219,14 @@ class _Exchange:
         except psycopg.errors.InsufficientPrivilege as exc:
             response = self._failed(403, f"The database does not allow this: {exc.diag.message_primary}")
         except (DatabaseUnavailable, psycopg.OperationalError) as exc:
-            response = self._failed(503, f"The database cannot be reached: {_line(exc)}")
+            response = self._failed(503, _trouble(exc))
         except PenstockError as exc:
             response = self._failed(409, _line(exc), exc.hint)
         except psycopg.Error as exc:
-            logger.warning("%s %s: %s", self._request.method, self._request.url.path, exc)
+            logger.warning("%s %s: %s", self._request.method, self._path, _line(exc))
             response = self._failed(500, f"The database reports: {exc.diag.message_primary or _line(exc)}")
         except Exception:
-            logger.exception("%s %s failed", self._request.method, self._request.url.path)
+            logger.exception("%s %s failed", self._request.method, self._path)
             response = self._failed(500, "The dashboard failed. Its log has the reason.")
         if response is not None:
             await self._finish(response)
@@ -230,7 +236,8 @@ class _Exchange:
             response.headers.setdefault(name, value)
         response.headers.setdefault("Cache-Control", "no-store")
         body = bytes(response.body)
-        if len(body) >= COMPRESSED_FROM and "content-encoding" not in response.headers and self._takes_gzip():
+        is_fit = COMPRESSED_FROM <= len(body) <= MOST_COMPRESSED
+        if is_fit and "content-encoding" not in response.headers and self._takes_gzip():
             response.body = await asyncio.to_thread(_zip, body) if len(body) > LARGE_BYTES else _zip(body)
             response.headers["Content-Encoding"] = "gzip"
             response.headers["Content-Length"] = str(len(response.body))
@@ -267,6 +274,10 @@ class _Exchange:
             # A scrape is no viewer: else the numbers would be read at the pace of an open tab for ever.
             dashboard.live.expect_viewer()
         if segments == ["events"]:
+            if self._request.method == "HEAD":
+                raise Refusal(405, "A stream has no head alone.", {"Allow": "GET"})
+            if not dashboard.live.has_room:
+                raise Refusal(503, "Too many tabs are open.", {"Retry-After": "30"})
             await self._stream()
             return None
         if segments == ["metrics"]:
@@ -303,6 +314,7 @@ class _Exchange:
             live=self._dashboard.live,
             options=self._dashboard.options,
             redaction=self._dashboard.redaction,
+            downloading=self._dashboard.downloading,
         )
 
     async def _stream(self) -> None:
@@ -326,6 +338,9 @@ class _Exchange:
         dashboard, access = self._dashboard, self._access
         assert access is not None
         found = dashboard.routes.find_action(self._segments[2:] if self._is_api else self._segments)
+        if self._segments == ["logout"]:
+            dashboard.guard.check_change(self._request, access, await self._form())
+            return self._sign_out()
         if found is None:
             raise Missing("There is no such action.")
         action, names = found
@@ -341,38 +356,27 @@ class _Exchange:
         done = await self._run(action, names, form)
         dashboard.action_counts[action.name] += 1
         dashboard.wake()
-        logger.info("%s by %s: %s", action.name, access.name, done.message)
+        await dashboard.live.renew()
+        logger.info("%s by %s: %s", action.name, _line(access.name), _line(done.message))
         return self._done(done)
 
     async def _run(self, action: Action, names: Mapping[str, str], form: Mapping[str, Any]) -> Done:
-        """Run an action and write the audit in its transaction; if it has several, after the last one."""
+        """Run an action, and write the audit in its transaction."""
         access, client = self._access, self._dashboard.database.actions
         assert access is not None
         assert client is not None
-        options = self._dashboard.options
-        if not action.in_transaction:
-            act = Act(access, client, client, form, options)
-            done = await action.run(act, **names)
-            await self._audit(client, act, action, names, done)
-            return done
         async with client.transaction() as tx:
-            act = Act(access, client, tx, form, options)
+            # Else a few of them would wait for one lock, and hold all connections.
+            await tx.connection.execute(calls.LIMIT_LOCK_WAITS.encode())
+            act = Act(access, tx, form)
             done = await action.run(act, **names)
-            await self._audit(tx, act, action, names, done)
+            await auditing.record(
+                tx, act, action=action, names=names, outcome=done.message, redaction=self._dashboard.redaction
+            )
         return done
 
-    async def _audit(self, tx: Any, act: Act, action: Action, names: Mapping[str, str], done: Done) -> None:
-        await auditing.record(
-            tx,
-            act,
-            name=action.name,
-            names=names,
-            outcome=done.message,
-            redaction=self._dashboard.redaction,
-        )
-
     async def _form(self) -> dict[str, Any]:
-        body = b""
+        body = bytearray()
         async for chunk in self._request.stream():
             body += chunk
             if len(body) > MOST_BODY_BYTES:
@@ -401,10 +405,18 @@ class _Exchange:
             )
         if "hx-request" in self._request.headers:
             return Response(status_code=204, headers={"HX-Trigger": _toast(done.message, done.status, go)})
-        back = self._request.headers.get("referer")
-        return RedirectResponse(go or (urlsplit(back).path if back else make_path(self._root, ())), 303)
+        return RedirectResponse(go or self._page_before(), 303)
 
-    # Login with a token
+    def _page_before(self) -> str:
+        """The page of ours that the form was on."""
+        try:
+            path = urlsplit(self._request.headers.get("referer", "")).path
+        except ValueError:
+            path = ""
+        # `//name` would be another host.
+        return path if path.startswith("/") and not path.startswith("//") else make_path(self._root, ())
+
+    # Sign in with a token, and out
 
     async def _login(self) -> Response:
         tokens = self._dashboard.guard.tokens
@@ -417,7 +429,7 @@ class _Exchange:
                 raise Refusal(403, "The request comes from a page of another site.")
             token = str(form.get("token", ""))
         else:
-            token = self._request.query_params.get("token", "")
+            token = ""  # not in the address, which is logged
         if tokens.find(token) is None:
             status, why = (401, "That is not the token.") if token else (200, "")
             return self._html(status, "login.html", title="Sign in", why=why)
@@ -425,7 +437,7 @@ class _Exchange:
         response.set_cookie(
             SESSION_COOKIE,
             tokens.session(token),
-            max_age=30 * 86400,
+            max_age=SESSION_SECONDS,
             path=self._root or "/",
             httponly=True,
             samesite="strict",
@@ -433,7 +445,17 @@ class _Exchange:
         )
         return response
 
+    def _sign_out(self) -> Response:
+        response = RedirectResponse(make_path(self._root, ("login",)), 303)
+        response.delete_cookie(SESSION_COOKIE, path=self._root or "/", httponly=True, samesite="strict")
+        return response
+
     # Answers
+
+    @property
+    def _path(self) -> str:
+        """The path for the log: what a stranger may have put there cannot end a line."""
+        return escaped(self._request.url.path)
 
     def _static(self, digest: str, name: str) -> Response:
         asset = self._dashboard.assets.find(name)
@@ -489,7 +511,9 @@ class _Exchange:
             access=access,
             csrf="" if access is None else dashboard.guard.csrf_token(access),
             tick=dashboard.live.tick,
-            trouble=dashboard.live.trouble,
+            # It names the server: that is not for strangers.
+            trouble=None if access is None else dashboard.live.trouble,
+            can_sign_out=dashboard.guard.tokens is not None and access is not None,
             query=self._request.query_params,
             **values,
         )
@@ -497,7 +521,7 @@ class _Exchange:
 
     def _self_url(self) -> str:
         raw = self._scope.get("raw_path") or self._scope["path"].encode()
-        path = raw.decode("latin-1").partition("?")[0]
+        path = "/" + raw.decode("latin-1").partition("?")[0].lstrip("/")
         if self._root and not path.startswith(self._root):
             path = self._root + path
         query = self._scope.get("query_string", b"").decode("latin-1")
@@ -531,9 +555,14 @@ def _toast(message: str, status: str, go: str | None) -> str:
     return json.dumps({"penstock:toast": {"message": message, "status": status, "go": go}})
 
 
-def _zip(body: bytes) -> bytes:
-    return gzip.compress(body, 5)
+def _trouble(exc: DatabaseUnavailable | psycopg.OperationalError) -> str:
+    """Why the database did not do it, for a person."""
+    if exc.sqlstate == LOCKED:
+        return "Another session holds a lock that this needs. Nothing was done: try again."
+    if exc.sqlstate == CANCELLED:
+        return "This takes the database too long, so it was given up."
+    return f"The database cannot be reached: {_line(exc)}"
 
 
-def _line(exc: BaseException) -> str:
-    return " ".join(str(exc).split())
+def _line(text: object) -> str:
+    return escaped(" ".join(str(text).split()))

@@ -6,11 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from penstock._async.client import AsyncClient
 from penstock._async.transaction import AsyncTransaction
 
-from .access import CSRF_FIELD
-from .pages import Act
+from .pages import Act, Action
 from .redaction import Redaction
 
 __all__ = ["record"]
@@ -21,20 +19,20 @@ MOST_ITEMS = 100
 
 
 async def record(
-    tx: AsyncTransaction[Any] | AsyncClient,
+    tx: AsyncTransaction[Any],
     act: Act,
     *,
-    name: str,
+    action: Action,
     names: Mapping[str, str],
     outcome: str,
     redaction: Redaction,
 ) -> None:
-    """Write a row of the audit. names: of the path."""
-    form = {key: _parsed(value) for key, value in act.form.items() if key != CSRF_FIELD}
+    """Write a row of the audit. names: of the path. Of the form, only what the action reads."""
+    form = {key: _parsed(act.form[key]) for key in action.fields if key in act.form}
     named = {key: value for key, value in names.items() if key != "queue"}
     details = {key: _cut(value) for key, value in redaction.apply({**form, **named, **act.detail}).items()}
     await tx.record_action(
-        name,
+        action.name,
         queue_name=names.get("queue") or act.detail.get("queue"),
         details=details,
         outcome=outcome,

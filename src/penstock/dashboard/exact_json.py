@@ -1,22 +1,22 @@
-"""JSON in which a number stays the text that it was: large integers are not rounded, decimals keep zeros."""
+"""JSON for the browser, and JSON of the database laid out for people without parsing it.
+
+Text is not parsed, so a number stays as it is stored: large integers are not rounded, decimals keep zeros.
+"""
 
 from __future__ import annotations
 
-import json
+import re
 from typing import Any
 
 import msgspec
 
-__all__ = ["dump", "load", "pretty"]
+__all__ = ["dump", "pretty", "pretty_text"]
 
-
-def load(text: str) -> Any:
-    """Read JSON. Numbers become `msgspec.Raw`: their text."""
-    return _DECODER.decode(text)
+INDENT = "  "
 
 
 def dump(value: Any) -> bytes:
-    """Write a data object, or what load() returned, as JSON."""
+    """Write a data object as JSON."""
     return _ENCODER.encode(value)
 
 
@@ -25,8 +25,31 @@ def pretty(value: Any) -> str:
     return msgspec.json.format(dump(value), indent=2).decode()
 
 
-def _raw(number: str) -> msgspec.Raw:
-    return msgspec.Raw(number.encode())
+def pretty_text(text: str, most: int) -> str:
+    """JSON on several lines: at most a little more than so many characters.
+
+    The text may be cut, nested deeply, or no JSON at all.
+    """
+    parts: list[str] = []
+    size = depth = 0
+    was_opened = False
+    for match in _TOKEN.finditer(text):
+        mark = match[0]
+        is_end = mark in ("}", "]")
+        depth = max(0, depth - is_end)
+        line = "\n" + INDENT * depth
+        part = line + mark if was_opened != is_end else mark
+        was_opened = mark in ("{", "[")
+        depth += was_opened
+        if mark == ",":
+            part += line
+        elif mark == ":":
+            part += " "
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            break
+    return "".join(parts)
 
 
 def _other(value: Any) -> Any:
@@ -35,5 +58,5 @@ def _other(value: Any) -> Any:
     raise NotImplementedError(f"no JSON for {type(value)}")
 
 
-_DECODER = json.JSONDecoder(parse_int=_raw, parse_float=_raw, parse_constant=_raw)
+_TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[{}\[\]:,]|[^\s"{}\[\]:,]++', re.S)
 _ENCODER = msgspec.json.Encoder(enc_hook=_other)

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -40,6 +41,8 @@ RING_SIZE = 60
 KEEP_ALIVE_SECONDS = 15.0
 # On average, of a stream.
 MOST_BYTES_PER_SECOND = 4000
+# Where a process may have 1,024 files, the others are for pages, actions and the database.
+MOST_STREAMS = 500
 DOCTOR_SECONDS = 20.0
 IDLE_DOCTOR_SECONDS = 120.0
 # After the last stream ended, viewers are expected back for so long: they go from page to page.
@@ -63,6 +66,9 @@ class Live:
         self._ring: OrderedDict[int, Reading] = OrderedDict()
         self._changed = asyncio.Event()
         self._closing = False
+        # Ticks that were begun, and the last one that was read; and whether the next one is to begin at once.
+        self._begun = self._finished = 0
+        self._hurry = asyncio.Event()
         self._streams = 0
         self._watched_at = time.monotonic()
         self._encode = lru_cache(maxsize=256)(self._encoded)
@@ -77,8 +83,10 @@ class Live:
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(self._keep(self._read_tick), name="penstock dashboard reader"),
-            asyncio.create_task(self._keep(self._read_findings), name="penstock dashboard doctor"),
+            asyncio.create_task(self._keep(self._read_tick, self._hurry), name="penstock dashboard reader"),
+            asyncio.create_task(
+                self._keep(self._read_findings, asyncio.Event()), name="penstock dashboard doctor"
+            ),
         ]
 
     def end_streams(self) -> None:
@@ -92,29 +100,41 @@ class Live:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _keep(self, step: Callable[[], Awaitable[float]]) -> None:
+    async def _keep(self, step: Callable[[], Awaitable[float]], hurry: asyncio.Event) -> None:
         """Repeat a step, which returns the pause until the next one, whatever happens to the database."""
         while not self._closing:
             try:
                 pause = await step()
                 self.trouble = None
-            except (PenstockError, psycopg.Error, OSError) as exc:
+            except Exception as exc:
+                # Also of a kind that no one expected: a reader that has ended would leave numbers that are
+                # old, and say nothing.
+                is_expected = isinstance(exc, PenstockError | psycopg.Error | OSError)
                 if self.trouble is None:
-                    logger.warning("the dashboard cannot read: %s", exc)
-                self.trouble = " ".join(str(exc).split())
+                    trace = None if is_expected else exc
+                    logger.warning("the dashboard cannot read: %s", exc, exc_info=trace)
+                self.trouble = " ".join(str(exc).split()) or type(exc).__name__
                 pause = RETRY_SECONDS
-            await self._pause(pause)
+            await self._pause(pause, hurry)
 
-    async def _pause(self, seconds: float) -> None:
-        """Sleep; but a viewer who comes meanwhile does not wait for the pause of an idle dashboard."""
+    async def _pause(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Wait until the pause ends or hurry is set.
+
+        A viewer who comes meanwhile does not wait for the pause of an idle dashboard.
+        """
         end = time.monotonic() + seconds
         was_watched = self.is_watched
         while (left := end - time.monotonic()) > 0 and was_watched == self.is_watched and not self._closing:
-            await asyncio.sleep(min(left, 0.25))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(hurry.wait(), min(left, 0.25))
+                return
 
     async def _read_tick(self) -> float:
         await self._database.open()
+        self._hurry.clear()
+        self._begun += 1
         reading = await read(self._database.viewers, self.newest)
+        self._finished = self._begun
         self._add(reading)
         return max(TICK_SECONDS if self.is_watched else IDLE_TICK_SECONDS, reading.seconds * SHARE)
 
@@ -125,6 +145,14 @@ class Live:
         self.findings_at = time.time()
         took = time.monotonic() - began
         return max(DOCTOR_SECONDS if self.is_watched else IDLE_DOCTOR_SECONDS, took * SHARE)
+
+    async def renew(self, within: float = 0.5) -> None:
+        """Wait for a tick that begins now: a person who has just acted sees what came of it."""
+        wanted = self._begun + 1
+        self._hurry.set()
+        give_up = time.monotonic() + within
+        while self._finished < wanted and (left := give_up - time.monotonic()) > 0:
+            await self._wait(left)
 
     def _add(self, reading: Reading) -> None:
         self._number += 1
@@ -156,6 +184,11 @@ class Live:
     @property
     def is_watched(self) -> bool:
         return self._streams > 0 or time.monotonic() - self._watched_at < LINGER_SECONDS
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more stream may begin: each holds a connection."""
+        return self._streams < MOST_STREAMS
 
     @property
     def stream_count(self) -> int:
@@ -234,7 +267,7 @@ class Live:
     def _known(self, since: str | None) -> int:
         """The number of a tick, if it is still in the ring; else 0."""
         boot, _, number = (since or "").partition(".")
-        if boot != self._boot or not number.isdecimal() or int(number) not in self._ring:
+        if boot != self._boot or not number.isdecimal() or int(number[:18]) not in self._ring:
             return 0
         return int(number)
 

@@ -6,6 +6,8 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.errors import InvalidArgument
+
 from .access import Authenticate, Authenticator
 from .redaction import DEFAULT_PATTERNS
 
@@ -33,3 +35,7 @@ class Options:
     title: str = "Penstock"
     viewer_connections: int = 4
     action_connections: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.secret:
+            raise InvalidArgument("secret must not be empty: anyone could make the tokens of forms")

@@ -18,6 +18,7 @@ The same function answers `/queues/x` with HTML and `/api/v1/queues/x` with JSON
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,7 +48,10 @@ class Missing(Exception):  # noqa: N818 - an answer, not an error
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a view function has: the request, who asks, and a client that can only read."""
+    """What a view function has: the request, who asks, and a client that can only read.
+
+    downloading: held while a large value is in memory several times.
+    """
 
     request: Request
     access: Access
@@ -55,6 +59,7 @@ class View:
     live: Live
     options: Options
     redaction: Redaction
+    downloading: asyncio.Lock
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -70,15 +75,12 @@ class View:
 class Act:
     """What an action has: a transaction, and the fields of the form or of the JSON body.
 
-    client: for actions in several transactions, which the route has to say (`in_transaction=False`).
     detail: goes into the audit beside the form; an action may add to it.
     """
 
     access: Access
-    client: AsyncClient
-    tx: AsyncTransaction[Any] | AsyncClient
+    tx: AsyncTransaction[Any]
     form: Mapping[str, Any]
-    options: Options
     detail: dict[str, Any] = field(default_factory=dict)
 
     def text(self, name: str, default: str = "") -> str:
@@ -135,7 +137,6 @@ class Action:
     about: str
     needs: Permission
     fields: Mapping[str, str]
-    in_transaction: bool
 
 
 def page(
@@ -166,9 +167,11 @@ def action(
     needs: str = "act",
     about: str = "",
     fields: Mapping[str, str] | None = None,
-    in_transaction: bool = True,
 ) -> Callable[[F], F]:
-    """Make a function an action. name: as the audit has it. needs: "act" or "administer"."""
+    """Make a function an action. name: as the audit has it. needs: "act" or "administer".
+
+    fields: all that it reads of the form, and what they mean.
+    """
 
     def declare(function: F) -> F:
         found = Action(
@@ -178,7 +181,6 @@ def action(
             about or _about(function),
             Permission[needs.upper()],
             dict(fields or {}),
-            in_transaction,
         )
         _attach(function, found)
         return function

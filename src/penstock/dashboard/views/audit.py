@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.dashboard.exact_json import pretty
 from penstock.dashboard.pages import View, page
@@ -35,11 +35,11 @@ async def audit(view: View) -> AuditPage:
     """Who did what when, and what came of it; the newest first."""
     queue = view.query.get("queue", "")
     before = view.query.get("before", "")
-    entries = await view.client.list_actions(
-        queue or None, page_size=PAGE_SIZE, before_id=int(before) if before.isdecimal() else None
-    )
+    before_id = int(before) if before.isdecimal() and len(before) < 19 else None
+    entries = await view.client.list_actions(queue or None, page_size=PAGE_SIZE, before_id=before_id)
     return AuditPage(
-        entries=entries,
+        # Other programs write here, too.
+        entries=[replace(each, details=view.redaction.apply(each.details)) for each in entries],
         queue=queue,
         next_before=entries[-1].id if len(entries) == PAGE_SIZE else None,
     )

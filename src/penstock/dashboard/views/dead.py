@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -122,7 +123,7 @@ FIELDS = {
 async def redrive_letters(act: Act) -> Done:
     """Requeue dead letters in batches. It stops by itself if they die again."""
     text = act.text("per_second")
-    if text and (not text.isdecimal() or not 1 <= int(text[:9]) <= 1_000_000):
+    if text and (not re.fullmatch("[0-9]{1,7}", text) or not 1 <= int(text) <= 1_000_000):
         raise InvalidArgument(f"per_second must be 1 to 1,000,000, not {shown(text)}")
     return await _start(
         act, "redrive", int(text) if text else None, act.text("canary").lower() in ("on", "true", "1")

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from penstock.dashboard.contents import (
-    MOST_READ,
-    MOST_REDACTED,
-    Content,
-    bytes_content,
-    json_content,
-    redacted,
-    redacted_bytes,
-)
-from penstock.dashboard.exact_json import load
+from penstock.dashboard.contents import MOST_READ, Content, bytes_content, json_content
 from penstock.dashboard.pages import Download, View, page
+from penstock.doctor.findings import shell
 from penstock.errors import InvalidArgument
 from penstock.operations import DeliveryExplanation, StoredMessage
 
@@ -26,7 +19,8 @@ from .messages import missing
 __all__ = ["Event", "MessagePage", "MessageView", "message_page", "payload"]
 
 FORMS = ("pretty", "raw", "hex")
-WHOLE = 2**31 - 1
+MOST_DOWNLOADED = 64_000_000
+"""A larger payload is not handed out: the process would have to hold it several times."""
 MOST_ID_DIGITS = 18
 
 
@@ -93,12 +87,9 @@ async def message_page(view: View, queue: str, message: str) -> MessagePage:
     body = found.body
     payload: Content | None
     if body is not None:
-        payload = await bytes_content(body, found.payload_size or 0, view.redaction, form)
-    elif form == "hex" and found.payload_text is not None:
-        encoded = redacted(found.payload_text, view.redaction)
-        payload = await bytes_content(encoded, len(encoded), view.redaction, form)
+        payload = bytes_content(body, found.payload_size or 0, view.redaction, form)
     else:
-        payload = await json_content(found.payload_text, found.payload_size, view.redaction, form)
+        payload = json_content(found.payload_text, found.payload_size, view.redaction, form)
     headers = found.headers_text
     explanation = None
     if found.state != "done":
@@ -108,10 +99,8 @@ async def message_page(view: View, queue: str, message: str) -> MessagePage:
         form=form,
         forms=FORMS if body is None else ("text", "hex"),
         payload=payload,
-        headers=await json_content(
-            headers, None if headers is None else len(headers), view.redaction, "pretty"
-        ),
-        result=await json_content(found.result_text, found.result_size, view.redaction, "pretty"),
+        headers=json_content(headers, None if headers is None else len(headers), view.redaction, "pretty"),
+        result=json_content(found.result_text, found.result_size, view.redaction, "pretty"),
         timeline=_timeline(found),
         explanation=explanation,
     )
@@ -120,19 +109,21 @@ async def message_page(view: View, queue: str, message: str) -> MessagePage:
 @page("/queues/{queue}/messages/{message}/payload", template="message.html", title="Payload of {message}")
 async def payload(view: View, queue: str, message: str) -> Download:
     """The whole payload, as a file. What is redacted on pages is redacted here, too."""
-    found = await _stored(view, queue, message, WHOLE)
-    name = f"{queue}-{found.message_id}"
-    size = found.payload_size or 0
-    if view.redaction.is_active and size > MOST_REDACTED and found.body is None:
-        raise InvalidArgument(
-            f"The payload has {size:,} bytes: too many to hide what is secret in it. "
-            f"Read it with: penstock message show {queue} {found.message_id}"
-        )
-    if found.body is not None:
-        content = await asyncio.to_thread(redacted_bytes, found.body, view.redaction)
-        return Download(f"{name}.bin", "application/octet-stream", content)
-    content = await asyncio.to_thread(redacted, found.payload_text or "null", view.redaction)
-    return Download(f"{name}.json", "application/json", content)
+    # One at a time: several large ones would not fit into memory.
+    async with view.downloading:
+        found = await _stored(view, queue, message, MOST_DOWNLOADED)
+        name = f"{queue}-{found.message_id}"
+        size = found.payload_size or 0
+        if size > MOST_DOWNLOADED:
+            command = shell("penstock", "message", "show", queue, str(found.message_id))
+            raise InvalidArgument(
+                f"The payload has {size:,} bytes: too many to download here. Read it with: {command}"
+            )
+        if found.body is not None:
+            content = await asyncio.to_thread(view.redaction.in_bytes, found.body)
+            return Download(f"{name}.bin", "application/octet-stream", content)
+        content = await asyncio.to_thread(view.redaction.in_bytes, (found.payload_text or "null").encode())
+        return Download(f"{name}.json", "application/json", content)
 
 
 async def _stored(view: View, queue: str, message: str, most: int) -> StoredMessage:
@@ -170,7 +161,7 @@ def _view(found: StoredMessage) -> MessageView:
 def _task(headers: str | None) -> str | None:
     """The task that the message calls."""
     try:
-        task = load(headers).get("task") if headers else None
+        task = json.loads(headers, parse_int=str).get("task") if headers else None
     except (ValueError, RecursionError, AttributeError):
         return None
     return task if isinstance(task, str) else None

@@ -64,7 +64,7 @@ async def messages(view: View, queue: str) -> MessagesPage:
     if state not in get_args(State):
         raise InvalidArgument(f"state must be one of {', '.join(STATES)}, not {shown(state)}")
     given = view.query.get("page_size") or str(PAGE_SIZE)
-    if not given.isdecimal() or not 1 <= int(given) <= 500:
+    if not given.isdecimal() or not 1 <= int(given[:9]) <= 500:
         raise InvalidArgument(f"page_size must be 1 to 500, not {shown(given)}")
     size = int(given)
     found = await view.client.list_messages(

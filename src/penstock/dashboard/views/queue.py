@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -332,7 +333,7 @@ async def send_test_message(act: Act, queue: str) -> Done:
         except (ValueError, RecursionError) as exc:
             raise InvalidArgument(f"The payload is not JSON: {exc}") from None
     priority, delay = act.text("priority"), act.text("delay")
-    if (priority and priority not in "0123") or (delay and not delay.isdecimal()):
+    if (priority and priority not in tuple("0123")) or (delay and not re.fullmatch("[0-9]{1,10}", delay)):
         raise InvalidArgument("The priority must be 0 to 3, and the delay a number of seconds.")
     message_id = await act.tx.send(
         queue,

@@ -58,6 +58,10 @@ async def search(view: View) -> SearchPage:
     path = wanted.get("payload_path")
     if path and any(view.redaction.hides(part) for part in path):
         raise InvalidArgument(f"payload.{'.'.join(path)} is redacted, so it cannot be searched.")
+    value = wanted.get("payload_value")
+    if value is not None and view.redaction.in_text(value) != value:
+        # Else a guess at a whole object would find out what is in it.
+        raise InvalidArgument("The value has a redacted key, so it cannot be searched.")
     return SearchPage(text, await view.client.search_messages(**wanted, page_size=PAGE_SIZE))
 
 

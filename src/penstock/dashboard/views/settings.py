@@ -200,7 +200,12 @@ async def alter_queue(act: Act, queue: str) -> Done:
     return Done(f"Queue {queue}: {told}.", go=("queues", queue, "settings"))
 
 
-@action("/queues/{queue}/delete", name="delete_queue", needs="administer")
+@action(
+    "/queues/{queue}/delete",
+    name="delete_queue",
+    needs="administer",
+    fields={"confirm": "The name of the queue, so that it is not deleted by accident."},
+)
 async def delete_queue(act: Act, queue: str) -> Done:
     """Delete a queue and all its messages."""
     if act.form.get("confirm") != queue:
