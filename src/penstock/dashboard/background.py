@@ -54,9 +54,12 @@ class Background:
         while True:
             try:
                 pause = await step()
-            except (psycopg.Error, PenstockError) as exc:
+            except (psycopg.Error, PenstockError, OSError) as exc:
                 # The reader of the pages reports trouble with the database.
                 logger.debug("%s failed: %s", step.__name__, exc)
+                pause = FAILED_PAUSE_SECONDS
+            except Exception:
+                logger.exception("%s failed", step.__name__)
                 pause = FAILED_PAUSE_SECONDS
             await asyncio.sleep(pause)
 

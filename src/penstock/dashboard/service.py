@@ -9,7 +9,9 @@ import socket
 from collections.abc import Iterator
 from typing import Any
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.tasks.app import App
@@ -23,6 +25,9 @@ __all__ = ["DEFAULT_PORT", "DashboardService"]
 DEFAULT_PORT = 8432
 # Requests that run when it stops have so long to end.
 GRACE_SECONDS = 1
+# A request must have come whole after so long. A client that is slower on purpose would keep its connection,
+# and needs no password for that.
+REQUEST_SECONDS = 20.0
 
 
 class DashboardService:
@@ -63,7 +68,7 @@ class DashboardService:
             root_path=self._root,
             timeout_graceful_shutdown=GRACE_SECONDS,
             server_header=False,
-            # Streams wait for their tabs; a request body never comes slowly for a reason.
+            http=_Protocol,
             timeout_keep_alive=20,
         )
         self._server = _Server(config)
@@ -114,6 +119,31 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+class _Protocol(H11Protocol):
+    """HTTP of uvicorn, which closes a connection whose request does not come."""
+
+    _giving_up: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect(is_whole=False)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._expect(is_whole=self.conn.their_state not in (h11.IDLE, h11.SEND_BODY))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect(is_whole=True)
+        super().connection_lost(exc)
+
+    def _expect(self, *, is_whole: bool) -> None:
+        if is_whole and self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+        elif not is_whole and self._giving_up is None:
+            self._giving_up = self.loop.call_later(REQUEST_SECONDS, self.transport.abort)
 
 
 def _bind(host: str, port: int | None) -> socket.socket:
