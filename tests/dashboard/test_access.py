@@ -2,6 +2,7 @@
 
 import http.client
 import json
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -443,3 +444,46 @@ def test_odd_forms_are_no_failures(serve: Serve, queue: Client, path: str, body:
             headers["X-CSRF-Token"] = client.get("/api/v1/session").json()["csrf_token"]
         found = client.post(f"/api/v1{path}", content=json.dumps(body), headers=headers)
         assert 400 <= found.status_code < 500, found.text
+
+
+def test_a_restricted_queue_is_hidden(serve: Serve, queue: Client, sql18: psycopg.Connection[Any]) -> None:
+    """Pages read as penstock_viewer, which has no right in it, whoever looks."""
+    queue.create_queue("q", max_delivery_attempts=1)
+    queue.put_schedule(
+        "hidden schedule",
+        "q",
+        {"a": "hidden"},
+        definition={"every": 60},
+        next_at=queue.clock() + timedelta(hours=1),
+    )
+    message_id = queue.send("q", {"a": "hidden"}, tenant="hidden", dedup_key="hidden")
+    with serve().client() as client:
+        browser = Browser(client)
+        assert browser.post("/api/v1/schedules/hidden%20schedule/run").status_code == 200
+        assert "hidden" in client.get("/api/v1/audit").text
+        sql18.execute("select penstock.grant_queue('penstock_publisher', 'q', 'view')")
+        browser.post("/api/v1/schedules/hidden%20schedule/pause")
+        for path in (
+            "/",
+            "/dead",
+            "/operations",
+            "/search?q=key:hidden",
+            "/topics",
+            "/groups",
+            "/schedules",
+            "/workers",
+            "/audit",
+        ):
+            found = client.get(f"/api/v1{path}")
+            assert found.status_code == 200
+            assert "hidden" not in found.text.replace("key:hidden", ""), path
+        for path in (
+            "",
+            "/messages",
+            f"/messages/{message_id}",
+            f"/messages/{message_id}/payload",
+            "/tenants",
+        ):
+            found = client.get(f"/api/v1/queues/q{path}")
+            assert found.status_code in (403, 404), path
+            assert "hidden" not in found.text

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["access_options", "dashboard", "make_service"]
 
+SECRETS = ("PENSTOCK_DASHBOARD_TOKEN", "PENSTOCK_DASHBOARD_VIEW_TOKEN", "PENSTOCK_DASHBOARD_BASIC")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -130,6 +132,14 @@ def make_service(
         from penstock.dashboard import Access, Basic, DashboardService, Permission, Tokens
     except ImportError as exc:
         raise Failure(str(exc)) from None
+    for variable in SECRETS:
+        # Else the dashboard would be open, because the secret that was to fill the variable is missing.
+        if os.environ.get(variable) == "":
+            raise click.UsageError(f"{variable} is set, but empty: give it a value, or unset it")
+    if "" in (token, view_token):
+        raise click.UsageError("a token must not be empty")
+    if token is not None and token == view_token:
+        raise click.UsageError("--token and --view-token must differ")
     tokens = {}
     if token:
         tokens[token] = Access("token", Permission.ADMINISTER)

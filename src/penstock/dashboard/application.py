@@ -21,7 +21,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from penstock import calls
-from penstock.errors import DatabaseUnavailable, InvalidArgument, NotFound, PenstockError
+from penstock.errors import DatabaseUnavailable, InvalidArgument, NotFound, PenstockError, PermissionDenied
 from penstock.tasks.app import App
 from penstock.wording import escaped
 
@@ -216,6 +216,8 @@ class _Exchange:
             response = self._failed(404, str(exc), getattr(exc, "hint", None))
         except InvalidArgument as exc:
             response = self._failed(422, str(exc), exc.hint)
+        except PermissionDenied as exc:
+            response = self._failed(403, str(exc), exc.hint)
         except psycopg.errors.InsufficientPrivilege as exc:
             response = self._failed(403, f"The database does not allow this: {exc.diag.message_primary}")
         except (DatabaseUnavailable, psycopg.OperationalError) as exc:

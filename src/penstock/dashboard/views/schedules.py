@@ -73,9 +73,17 @@ def _rhythm(definition: Any) -> str:
     return str(definition)
 
 
+async def _note_queue(act: Act, schedule: str) -> None:
+    """So that the audit shows the row to those who may see the queue."""
+    queues = {each.name: each.queue_name for each in await act.tx.list_schedules()}
+    if schedule in queues:
+        act.detail["queue"] = queues[schedule]
+
+
 @action("/schedules/{schedule}/run", name="run_schedule")
 async def run_schedule(act: Act, schedule: str) -> Done:
     """Send the message of a schedule now; the next due time does not change."""
+    await _note_queue(act, schedule)
     found = await act.tx.run_schedule(schedule)
     act.detail["message_id"] = found
     return Done(f"Schedule {schedule} has sent message {found}.", data={"message_id": found})
@@ -84,6 +92,7 @@ async def run_schedule(act: Act, schedule: str) -> Done:
 @action("/schedules/{schedule}/pause", name="pause_schedule")
 async def pause_schedule(act: Act, schedule: str) -> Done:
     """Pause a schedule: its times pass, and nothing is sent."""
+    await _note_queue(act, schedule)
     await act.tx.pause_schedule(schedule)
     return Done(f"Schedule {schedule} is paused.")
 
@@ -91,6 +100,7 @@ async def pause_schedule(act: Act, schedule: str) -> Done:
 @action("/schedules/{schedule}/resume", name="resume_schedule")
 async def resume_schedule(act: Act, schedule: str) -> Done:
     """Resume a paused schedule at its first time from now on."""
+    await _note_queue(act, schedule)
     await act.tx.resume_schedule(schedule)
     return Done(f"Schedule {schedule} goes on.")
 
@@ -98,6 +108,7 @@ async def resume_schedule(act: Act, schedule: str) -> Done:
 @action("/schedules/{schedule}/delete", name="delete_schedule", needs="administer")
 async def delete_schedule(act: Act, schedule: str) -> Done:
     """Delete a schedule."""
+    await _note_queue(act, schedule)
     if not await act.tx.delete_schedule(schedule):
         raise Missing(f"There is no schedule {schedule}.")
     return Done(f"Schedule {schedule} was deleted. A worker that declares it makes it anew.")
