@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from penstock import Client, LeaseLost, NewMessage
+from tests.dashboard.conftest import Served
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, backends, count_in
@@ -197,3 +198,24 @@ def test_a_transaction_is_on_one_session(client: Client, queue: str, sql18: Sql)
 
     in_threads(*[lambda n=number: run(n) for number in range(6)])
     assert count_in(sql18) == 6 * 3
+
+
+@pytest.mark.parametrize("as_viewer", [False, True])
+def test_pages_of_the_dashboard_need_a_role_that_only_views(
+    bouncer: PgBouncer, tcp_dsn: str, as_viewer: bool
+) -> None:
+    """There is no session to make read only: what it sets would stay behind for others."""
+    options = {"viewer_dsn": bouncer.dsn} if as_viewer else {}
+    served = Served(tcp_dsn if as_viewer else bouncer.dsn, **options)
+    try:
+        with served.client() as client:
+            found = client.get("/api/v1/topics")
+            assert (found.status_code, "pooler" in found.text) == (409, True), found.text
+            assert client.get("/readyz").status_code == 503
+    finally:
+        served.stop()
+    with psycopg.connect(bouncer.dsn, prepare_threshold=None) as connection:
+        left = connection.execute(
+            "select current_setting('role'), current_setting('default_transaction_read_only')"
+        ).fetchone()
+        assert left == ("none", "off")

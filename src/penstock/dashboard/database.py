@@ -78,6 +78,12 @@ class Database:
                 raise PenstockError(
                     f"pages would read as {role!r}, not as {VIEWER_ROLE}: a pooler is in between", hint=HINT
                 )
+            if not is_read_only and (others := await self._other_roles()):
+                raise PenstockError(
+                    f"pages would read as {role!r}, with the rights of {', '.join(others)}: a pooler is in "
+                    "between, so nothing keeps them from writing",
+                    hint=HINT,
+                )
             self._is_checked = True
 
     async def close(self) -> None:
@@ -104,6 +110,10 @@ class Database:
     async def _role(self) -> tuple[str, bool]:
         found = await self.viewers.diagnose_server()
         return found.role_name, found.is_read_only
+
+    async def _other_roles(self) -> list[str]:
+        held = (await self.viewers.internals.attempt(calls.roles_held())).result
+        return [each.role for each in held if each.is_held and each.role != VIEWER_ROLE]
 
 
 HINT = (
