@@ -79,6 +79,14 @@ def test_more_streams_than_there_is_room_for(serve: Serve, monkeypatch: pytest.M
             assert answer.status_code == 200
 
 
+def test_a_stream_ends_so_that_access_is_asked_for_anew(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.dashboard.live.STREAM_SECONDS", 0.2)
+    with serve().client() as client, client.stream("GET", "/events") as answer:
+        assert "retry: 1000" in list(answer.iter_lines())
+
+
 def test_the_head_of_a_stream(serve: Serve) -> None:
     """It would never end."""
     with serve().client() as client:
@@ -186,17 +194,27 @@ def test_large_payloads_for_many_viewers(
     queue.create_queue("q")
     dense = sql18.execute(f"select penstock.send_message('q', {DENSE})".encode()).fetchone()
     assert dense is not None
-    huge = queue.send("q", b'{"a": "' + b"x" * 70_000_000)
     base = f"/queues/q/messages/{dense[0]}"
     with _process(database18) as (pid, client), ThreadPoolExecutor(5) as pool:
         client.get("/topics")
         before = _peak_megabytes(pid)
-        for path in (base, f"{base}/payload", f"/queues/q/messages/{huge}"):
+        for path in (base, f"{base}/payload"):
             assert {each.status_code for each in pool.map(client.get, [path] * 5)} == {200}
         assert _peak_megabytes(pid) - before < 60
-        refused = client.get(f"/api/v1/queues/q/messages/{huge}/payload")
+
+
+@pytest.mark.parametrize("payload", [{"a": "x" * 1000}, b"x" * 1000])
+def test_a_payload_that_is_too_large_to_download(
+    serve: Serve, queue: Client, monkeypatch: pytest.MonkeyPatch, payload: Any
+) -> None:
+    monkeypatch.setattr("penstock.dashboard.views.message.MOST_DOWNLOADED", 500)
+    name = "q; reboot"
+    queue.create_queue(name)
+    message_id = queue.send(name, payload)
+    with serve().client() as client:
+        refused = client.get(f"/api/v1/queues/{quote(name)}/messages/{message_id}/payload")
         assert refused.status_code == 422
-        assert f"penstock message show q {huge}" in refused.json()["error"]["message"]
+        assert f"penstock message show 'q; reboot' {message_id}" in refused.json()["error"]["message"]
 
 
 def test_names_do_not_forge_lines_of_the_log(

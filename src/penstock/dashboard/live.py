@@ -43,6 +43,8 @@ KEEP_ALIVE_SECONDS = 15.0
 MOST_BYTES_PER_SECOND = 4000
 # Where a process may have 1,024 files, the others are for pages, actions and the database.
 MOST_STREAMS = 500
+# Then it ends, and the tab asks for another one: whether the viewer may still look is found out anew.
+STREAM_SECONDS = 1800.0
 DOCTOR_SECONDS = 20.0
 IDLE_DOCTOR_SECONDS = 120.0
 # After the last stream ended, viewers are expected back for so long: they go from page to page.
@@ -76,8 +78,8 @@ class Live:
         self.findings: list[Finding] | None = None
         self.findings_at: float | None = None
         self.condition = Condition()
-        # Why the last attempt to read failed; None if it did not.
-        self.trouble: str | None = None
+        # Why the last attempt failed, by the step that failed.
+        self._troubles: dict[str, str] = {}
 
     # The reader
 
@@ -105,15 +107,15 @@ class Live:
         while not self._closing:
             try:
                 pause = await step()
-                self.trouble = None
+                self._troubles.pop(step.__name__, None)
             except Exception as exc:
                 # Also of a kind that no one expected: a reader that has ended would leave numbers that are
                 # old, and say nothing.
                 is_expected = isinstance(exc, PenstockError | psycopg.Error | OSError)
-                if self.trouble is None:
+                if step.__name__ not in self._troubles:
                     trace = None if is_expected else exc
                     logger.warning("the dashboard cannot read: %s", exc, exc_info=trace)
-                self.trouble = " ".join(str(exc).split()) or type(exc).__name__
+                self._troubles[step.__name__] = " ".join(str(exc).split()) or type(exc).__name__
                 pause = RETRY_SECONDS
             await self._pause(pause, hurry)
 
@@ -166,6 +168,11 @@ class Live:
         self._changed = asyncio.Event()
 
     # What pages read
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the database cannot be read; None if it can."""
+        return next(iter(self._troubles.values()), None)
 
     @property
     def newest(self) -> Reading | None:
@@ -226,17 +233,19 @@ class Live:
         try:
             await self._feed(send, leaving, queue, self._known(since))
         finally:
+            is_gone = leaving.done()
             leaving.cancel()
             self._streams -= 1
             self._watched_at = time.monotonic()
-        if self._closing:
-            # The client comes back by itself, soon after the start of the next server.
+        if not is_gone:
+            # The client comes back by itself, if need be soon after the start of the next server.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _feed(self, send: Send, leaving: asyncio.Task[None], queue: str | None, sent: int) -> None:
         await _send(send, b"retry: 1000\n\n")
         quiet_until = time.monotonic() + KEEP_ALIVE_SECONDS
-        while not self._closing and not leaving.done():
+        end = time.monotonic() + STREAM_SECONDS
+        while not self._closing and not leaving.done() and time.monotonic() < end:
             number = self._number
             if number != sent and number:
                 told = self._encode(sent, number, queue)
@@ -247,7 +256,7 @@ class Live:
                 await _send(send, b": still here\n\n")
                 quiet_until = time.monotonic() + KEEP_ALIVE_SECONDS
             if number == self._number:
-                await self._wait(quiet_until - time.monotonic(), leaving)
+                await self._wait(min(quiet_until, end) - time.monotonic(), leaving)
 
     async def _rest(self, seconds: float, leaving: asyncio.Task[None]) -> None:
         """Pace a stream with much to tell: the ticks of that time become one."""
