@@ -127,8 +127,8 @@ def test_a_long_history_is_sampled(compact18: Engine) -> None:
         join pg_am a on a.oid = c.relam where p.inhparent = 'penstock.done'::regclass and a.amname = 'brin'
     """)
     compact18.query("""
-        insert into penstock.samples (at, taken_at, seen, last_id, completed, rolled_to)
-        select t, t, pg_current_snapshot(), 1, 2500, array[t, t]
+        insert into penstock.samples (at, taken_at, recent, last_id, completed, rolled_to)
+        select t, t, '{}', 1, 2500, array[t, t]
         from generate_series(now() - interval '15 minutes', now(), '10 s') t returning 1
     """)
     blocks = """
