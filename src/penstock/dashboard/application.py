@@ -566,5 +566,9 @@ def _trouble(exc: DatabaseUnavailable | psycopg.OperationalError) -> str:
     return f"The database cannot be reached: {_line(exc)}"
 
 
+def _zip(body: bytes) -> bytes:
+    return gzip.compress(body, 5)
+
+
 def _line(text: object) -> str:
     return escaped(" ".join(str(text).split()))
