@@ -30,12 +30,16 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Lines over time. at: seconds since 1970. bands: periods to mark, from and to."""
+    """Lines over time. at: seconds since 1970. bands: periods to mark, from and to, with their kind."""
 
     at: Sequence[float]
     series: Sequence[Series]
     unit: Unit = "number"
-    bands: Sequence[tuple[float, float]] = field(default_factory=tuple)
+    bands: Sequence[tuple[float, float, str]] = field(default_factory=tuple)
+
+    @property
+    def has_values(self) -> bool:
+        return any(value is not None for each in self.series for value in each.values)
 
     def rows(self) -> Iterator[tuple[datetime, list[str]]]:
         """The rows of the table, newest first."""

@@ -13,6 +13,10 @@ import msgspec
 __all__ = ["dump", "pretty", "pretty_text"]
 
 INDENT = "  "
+# They occur in strings only.
+TURNING = {
+    code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
 
 
 def dump(value: Any) -> bytes:
@@ -21,8 +25,8 @@ def dump(value: Any) -> bytes:
 
 
 def pretty(value: Any) -> str:
-    """The same on several lines, for people."""
-    return msgspec.json.format(dump(value), indent=2).decode()
+    """The same on several lines, for people: characters that turn text round are written as escapes."""
+    return msgspec.json.format(dump(value), indent=2).decode().translate(TURNING)
 
 
 def pretty_text(text: str, most: int) -> str:
@@ -49,7 +53,7 @@ def pretty_text(text: str, most: int) -> str:
         size += len(part)
         if size > most:
             break
-    return "".join(parts)
+    return "".join(parts).translate(TURNING)
 
 
 def _other(value: Any) -> Any:

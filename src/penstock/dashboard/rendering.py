@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -24,6 +25,7 @@ NONE = "\N{EN DASH}"
 FOLDER = Path(__file__).parent / "templates"
 SPARK_WIDTH, SPARK_HEIGHT = 120, 28
 PRIORITIES = ("urgent", "high", "normal", "low")
+STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d(?::\d\d)?")
 
 
 def render(template: str, *, root: str, assets: Assets, **values: Any) -> str:
@@ -49,7 +51,19 @@ def _environment() -> jinja2.Environment:
         auto_reload=False,
     )
     environment.filters.update(
-        number=number, rate=rate, when=when, since=since, span=span, size=size, spark=spark, data=data_block
+        number=number,
+        rate=rate,
+        when=when,
+        since=since,
+        ago=ago,
+        times=times,
+        span=span,
+        size=size,
+        bdi=bdi,
+        is_long=is_long,
+        spark=spark,
+        stacked=stacked,
+        data=data_block,
     )
     environment.globals.update(version=__version__, now=lambda: datetime.now(UTC), priorities=PRIORITIES)
     return environment
@@ -59,10 +73,10 @@ def _environment() -> jinja2.Environment:
 
 
 def number(value: float | None, *, estimate: bool = False) -> str:
-    """A count: 12,345. An estimate has a tilde. Nothing known: a dash."""
+    """A count: 12,345. An estimate has a tilde, unless it is 0. Nothing known: a dash."""
     if value is None:
         return NONE
-    return f"{'~' if estimate else ''}{value:,}"
+    return f"{'~' if estimate and value else ''}{value:,}"
 
 
 def rate(per_second: float | None) -> str:
@@ -72,7 +86,7 @@ def rate(per_second: float | None) -> str:
     if per_second == 0:
         return "0"
     if per_second < 0.095:
-        return f"{per_second:.2f}"
+        return f"{per_second:.2f}" if per_second >= 0.005 else "<0.01"
     return f"{per_second:.1f}" if per_second < 99.95 else f"{per_second:,.0f}"
 
 
@@ -109,12 +123,46 @@ def since(at: datetime | None, *, empty: str = NONE) -> Markup | str:
     return _time(at, "since", f"in {age(ahead)}" if ahead > 0 else age(-ahead))
 
 
+def ago(at: datetime | None, *, empty: str = NONE) -> Markup | str:
+    """How far ahead a time is, or "3 s ago" if it is over: for times that may be either."""
+    if at is None:
+        return empty
+    ahead = (at - datetime.now(UTC)).total_seconds()
+    return _time(at, "ago", f"in {age(ahead)}" if ahead > 0 else f"{age(-ahead)} ago")
+
+
+def times(text: str) -> Markup:
+    """A sentence of the database: the times in it are shown in the viewer's zone."""
+
+    def shown(found: re.Match[str]) -> str:
+        try:
+            at = datetime.fromisoformat(found[0])
+        except ValueError:
+            return found[0]
+        return str(when(at))
+
+    return Markup(STAMP.sub(shown, str(escape(text))))  # noqa: S704 - escaped before
+
+
 def _time(at: datetime, kind: str, text: str) -> Markup:
     moment = at.astimezone(UTC)
     full = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}" data-time="{}" title="{}">{}</time>').format(
         moment.isoformat(timespec="milliseconds"), kind, full, text
     )
+
+
+# Text
+
+
+def bdi(name: object) -> Markup:
+    """A name within a sentence: right-to-left text in it does not turn round what follows."""
+    return Markup("<bdi>{}</bdi>").format(name)
+
+
+def is_long(text: str) -> bool:
+    """Whether a text is folded up: it has several lines, or a very long one."""
+    return "\n" in text.strip() or len(text) > 300
 
 
 # Pictures and data
@@ -133,6 +181,19 @@ def spark(values: Sequence[float], label: str = "") -> Markup:
     return Markup(  # noqa: S704 - numbers, and an escaped label
         f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" preserveAspectRatio="none" '
         f'role="img" aria-label="{escape(label)}"><polygon points="{area}"/><polyline points="{line}"/></svg>'
+    )
+
+
+def stacked(parts: Sequence[tuple[str, int]], most: int) -> Markup:
+    """A bar of several counts, each with its class. most: what fills the whole width."""
+    scale, at, bars = 100 / max(1, most), 0.0, []
+    for kind, value in parts:
+        bars.append(f'<rect class="{kind}" x="{at:.2f}" width="{value * scale:.2f}" height="8"/>')
+        at += value * scale
+    label = ", ".join(f"{value:,} {kind}" for kind, value in parts)
+    return Markup(  # noqa: S704 - numbers, and words of the template
+        f'<svg class="stacked" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" '
+        f'aria-label="{label}">{"".join(bars)}</svg>'
     )
 
 

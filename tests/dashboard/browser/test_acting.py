@@ -20,12 +20,12 @@ def test_pause_and_resume(shop: Served, open_tab: Open, queue: Client) -> None:
     page = open_tab(shop).go("/queues/billing")
     page.click("main >> button:text-is('Pause')")
     page.wait_for_selector("dialog[open]")
-    page.click("dialog[open] >> text=Cancel")
+    page.click("dialog[open] >> text=Back")
     assert _settings(queue, "billing").paused_at is None
     _confirm(page, "Pause")
     page.wait_for_selector(".toast >> text=is paused")
     assert _settings(queue, "billing").paused_at is not None
-    page.click("main >> button:text-is('Resume')")
+    _confirm(page, "Resume")
     page.wait_for_selector(".toast >> text=delivers again")
     assert _settings(queue, "billing").paused_at is None
 

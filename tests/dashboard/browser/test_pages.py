@@ -74,8 +74,8 @@ def test_filter_and_sort(shop: Served, open_tab: Open) -> None:
     assert page.locator("tbody tr").count() == 1
     page.fill("#filter", "")
     page.wait_for_selector("tr[data-queue=billing]")
-    page.click("th >> text=Waiting")
-    page.wait_for_selector("th[aria-sort=descending] >> text=Waiting")
+    page.click("th >> text=Depth")
+    page.wait_for_selector("th[aria-sort=descending] >> text=Depth")
     assert page.locator("tbody tr").first.get_attribute("data-queue") == "billing"
 
 

@@ -7,11 +7,11 @@ const body = document.body;
 // Numbers and times, as the server writes them
 
 const integer = new Intl.NumberFormat("en-US");
-const number = (value, estimate) => (value == null ? "–" : (estimate ? "~" : "") + integer.format(value));
+const number = (value, estimate) => (value == null ? "–" : (estimate && value ? "~" : "") + integer.format(value));
 function rate(value) {
   if (value == null) return "–";
   if (value === 0) return "0";
-  if (value < 0.095) return value.toFixed(2);
+  if (value < 0.095) return value < 0.005 ? "<0.01" : value.toFixed(2);
   return value < 99.95 ? value.toFixed(1) : integer.format(Math.round(value));
 }
 const UNITS = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
@@ -37,9 +37,9 @@ function times(within = document) {
   const now = Date.now() + skew;
   for (const each of $$("time[data-time]", within)) {
     const at = new Date(each.dateTime);
-    if (each.dataset.time === "since") {
+    if (each.dataset.time !== "when") {
       const ahead = (at - now) / 1000;
-      const text = ahead > 0 ? `in ${age(ahead)}` : age(-ahead);
+      const text = ahead > 0 ? `in ${age(ahead)}` : age(-ahead) + (each.dataset.time === "ago" ? " ago" : "");
       if (each.textContent !== text) each.textContent = text;
     } else if (!each.dataset.done) {
       each.textContent = (Math.abs(now - at) < 43200e3 ? clock : day).format(at);
@@ -99,8 +99,8 @@ body.addEventListener("htmx:after:swap", () => { times(); charts(); });
 
 // Live numbers
 
-const FORMATS = { in_rate: rate, out_rate: rate, failed_rate: rate };
-function put(cell, name, value, row) {
+const FORMATS = { in_rate: rate, out_rate: rate, failed_rate: rate, active: number, queues: number };
+function put(cell, name, value, estimate) {
   if (name === "oldest_at") {
     cell.innerHTML = "";
     if (value == null) { cell.textContent = "–"; return; }
@@ -113,20 +113,21 @@ function put(cell, name, value, row) {
     return;
   }
   if (name === "paused") { cell.hidden = !value; return; }
-  const text = (FORMATS[name] || ((each) => number(each, row.is_estimate)))(value);
+  const text = (FORMATS[name] || ((each) => number(each, estimate)))(value);
   if (cell.textContent === text) return;
   cell.textContent = text;
   cell.classList.toggle("zero", !value);
   if (name === "dead") cell.classList.toggle("bad", value > 0);
 }
 function tick(told) {
-  for (const cell of $$("[data-total]")) put(cell, cell.dataset.total, told.totals[cell.dataset.total], told.totals);
+  for (const cell of $$("[data-total]")) put(cell, cell.dataset.total, told.totals[cell.dataset.total], told.totals.is_estimate);
   if (told.queues) {
     for (const row of $$("[data-queue]")) {
       const changed = told.queues[row.dataset.queue];
       if (!changed) continue;
+      if ("is_estimate" in changed) row.dataset.estimate = changed.is_estimate || "";
       for (const cell of $$("[data-field]", row)) {
-        if (cell.dataset.field in changed) put(cell, cell.dataset.field, changed[cell.dataset.field], changed);
+        if (cell.dataset.field in changed) put(cell, cell.dataset.field, changed[cell.dataset.field], row.dataset.estimate);
       }
     }
   }
@@ -151,7 +152,10 @@ const drawn = new Map();
 const cssColor = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const FORMS = { number: (value) => number(value == null ? null : Math.round(value)), rate, seconds: (value) => (value == null ? "–" : age(value)) };
 const short = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 1 });
-const AXES = { number: (value) => short.format(value), rate: (value) => short.format(value), seconds: (value) => (value === 0 ? "0" : value > 1 && value < 10 ? `${Number(value.toFixed(1))} s` : age(value)) };
+const AXES = { number: short.format, rate: (value) => (value < 10 ? String(Number(value.toFixed(3))) : short.format(value)), seconds: (value) => (value ? age(value) : "0") };
+// Steps of an axis: a label is never rounded.
+const decimal = (from) => Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((each) => each * from * 10 ** power)).flat();
+const STEPS = { number: decimal(1), rate: decimal(0.001), seconds: [...decimal(0.001).slice(0, 9), 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, ...decimal(86400)] };
 const hour = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const date = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 // The legend has the newest values while the pointer is elsewhere.
@@ -171,7 +175,8 @@ function charts() {
       old.setData(columns);
       continue;
     }
-    const form = FORMS[data.unit || "number"];
+    const unit = data.unit || "number";
+    const form = FORMS[unit];
     const axis = { stroke: () => cssColor("--muted"), grid: { stroke: () => cssColor("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const plot = new uPlot({
       width: element.clientWidth || 400, height: 190,
@@ -179,12 +184,12 @@ function charts() {
       legend: { live: true },
       scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, data.unit === "seconds" ? 0.01 : 1) * 1.08] } },
       padding: [8, 14, 0, 0],
-      axes: [{ ...axis, space: 70, size: 28, values: (_, splits, __, ___, step) => splits.map((at) => (step < 86400 ? hour : date).format(at * 1000)) }, { ...axis, size: 58, values: (_, splits) => splits.map(AXES[data.unit || "number"]) }],
+      axes: [{ ...axis, space: 70, size: 28, values: (_, splits, __, ___, step) => splits.map((at) => (step < 86400 ? hour : date).format(at * 1000)) }, { ...axis, size: 62, incrs: STEPS[unit], values: (_, splits) => splits.map((each) => AXES[unit](each)) }],
       series: [{ value: (_, at) => (at == null ? "–" : day.format(new Date(at * 1000))) }, ...data.series.map((each) => ({
         label: each.label, stroke: () => cssColor(`--${each.color}`), width: 1.6, value: (_, value) => form(value),
-        dash: each.dash, fill: each.fill ? () => cssColor(`--${each.color}`) + "1e" : undefined, points: { show: false }, spanGaps: false,
+        dash: each.dash, fill: each.fill ? () => cssColor(`--${each.color}`) + "1e" : undefined, points: { show: each.values.filter((value) => value != null).length < 3, size: 5 }, spanGaps: false,
       }))],
-      hooks: { drawClear: [(u) => bands(u, u.bandsOf || data.bands || [])], ready: [newest], setCursor: [newest], setData: [newest] },
+      hooks: { drawClear: [(u) => bands(u, drawn.get(element)?.bandsOf || data.bands || [])], ready: [newest], setCursor: [newest], setData: [newest] },
     }, columns, element);
     plot.source = source.textContent;
     drawn.set(element, plot);
@@ -193,12 +198,13 @@ function charts() {
 }
 function bands(u, periods) {
   u.ctx.save();
-  u.ctx.fillStyle = cssColor("--band");
-  for (const [from, to] of periods) {
+  const height = u.bbox.height / periods.length;
+  periods.forEach(([from, to, kind], place) => {
+    u.ctx.fillStyle = cssColor(`--band-${kind}`);
     const start = Math.max(u.bbox.left, u.valToPos(from, "x", true));
     const end = Math.min(u.bbox.left + u.bbox.width, u.valToPos(to, "x", true));
-    if (end > start) u.ctx.fillRect(start, u.bbox.top, Math.max(2, end - start), u.bbox.height);
-  }
+    if (end > start) u.ctx.fillRect(start, u.bbox.top + place * height, Math.max(2, end - start), height);
+  });
   u.ctx.restore();
 }
 const recolour = () => drawn.forEach((plot) => plot.redraw());
@@ -256,17 +262,17 @@ document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, select")) return;
   if (event.key === "?") $("#keys").showModal();
   else if ($("dialog[open]")) return;
+  else if (Date.now() - leader < 1500) {
+    leader = 0;
+    $(`a[data-key="${CSS.escape(event.key)}"]`)?.click();
+  } else if (event.key === "g") leader = Date.now();
   else if (event.key === "/") { $("[data-filter]")?.focus(); event.preventDefault(); }
   else if (event.key === "t") theme();
   else if (event.key === "r") refresh(true);
   else if (event.key === "j" || event.key === "k") {
-    const links = $$("tbody td.name a");
+    const links = $$("#main tbody tr").map((row) => $("a", row)).filter(Boolean);
     const at = links.indexOf(document.activeElement);
     links[event.key === "j" ? Math.min(at + 1, links.length - 1) : Math.max(at - 1, 0)]?.focus();
-  } else if (event.key === "g") leader = Date.now();
-  else if (Date.now() - leader < 1500) {
-    leader = 0;
-    $(`a[data-key="${CSS.escape(event.key)}"]`)?.click();
   }
 });
 

@@ -16,8 +16,8 @@ __all__ = ["OverviewPage", "overview"]
 LATEST = datetime.max.replace(tzinfo=UTC)
 COLUMNS = (
     ("Queue", "name", False),
-    ("Waiting", "depth", True),
-    ("Running", "active", True),
+    ("Depth", "depth", True),
+    ("Active", "active", True),
     ("Scheduled", "delayed", True),
     ("In/s", "in_rate", True),
     ("Out/s", "out_rate", True),

@@ -182,7 +182,7 @@ async def _points(view: View, queue: str) -> tuple[str, list[HistoryPoint]]:
 # Charts
 
 
-def _charts(points: Sequence[HistoryPoint], bands: list[tuple[float, float]]) -> Charts:
+def _charts(points: Sequence[HistoryPoint], bands: list[tuple[float, float, str]]) -> Charts:
     at = [each.at.timestamp() for each in points]
 
     def series(label: str, name: str, color: str, *, fill: bool = False) -> Series:
@@ -197,8 +197,8 @@ def _charts(points: Sequence[HistoryPoint], bands: list[tuple[float, float]]) ->
             at,
             [
                 series("ready", "ready_count", "c1", fill=True),
-                series("running", "processing_count", "c2"),
-                series("over the cap of the tenant", "waiting_count", "c3"),
+                series("active", "processing_count", "c2"),
+                series("waiting (cap of the tenant)", "waiting_count", "c3"),
                 series("scheduled", "delayed_count", "c6"),
             ],
         ),
@@ -253,13 +253,16 @@ def _held_back(holder: Holder, queue_id: int, now: datetime) -> HeldBack | None:
 
 def _bands(
     held_back: Sequence[HeldBack], points: Sequence[HistoryPoint], now: datetime
-) -> list[tuple[float, float]]:
-    """When the sessions that hold something back did so, within the chart."""
+) -> list[tuple[float, float, str]]:
+    """Since when vacuum and the floor are held back, within the chart."""
     if not points:
         return []
-    first = points[0].at.timestamp()
-    begun = [each.since.timestamp() for each in held_back if each.since is not None]
-    return [(max(first, min(begun)), now.timestamp())] if begun else []
+    first, found = points[0].at.timestamp(), []
+    for kind in ("vacuum", "floor"):
+        begun = [each.since.timestamp() for each in held_back if each.since and kind in each.what]
+        if begun:
+            found.append((max(first, min(begun)), now.timestamp(), kind))
+    return found
 
 
 def _permits(found: Sequence[PermitCount]) -> list[Permits]:

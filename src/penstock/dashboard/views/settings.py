@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.dashboard import fields
 from penstock.dashboard.pages import Act, Done, Missing, View, action, page
+from penstock.dashboard.quotas import quotas
 from penstock.errors import InvalidArgument
 from penstock.models import QueueSettings, QueueStatistics
 from penstock.wording import count
@@ -275,20 +276,24 @@ def _caps(found: QueueSettings, changed: Mapping[str, Any], now: QueueStatistics
     cap = changed.get("max_active", found.max_active) or 0
     if not cap:
         return [f"There is no cap: {count(now.pending_count, 'pending message')} may run at once."]
-    told = []
-    shares = changed.get("priority_shares", found.priority_shares)
-    parts = [f"{cap * share / 100:.0f} {name}" for share, name in zip(shares, PRIORITIES, strict=False)]
-    told.append(f"About {', '.join(parts)} at once; each priority has its own permits.")
+    divided = quotas(
+        cap,
+        changed.get("min_active", found.min_active),
+        changed.get("priority_shares", found.priority_shares),
+    )
+    if len(divided) == 1:
+        told = [f"{cap:,} at once, of all priorities together: too few to give each its own."]
+    else:
+        parts = [f"{number:,} {name}" for number, name in zip(divided, PRIORITIES, strict=True)]
+        told = [f"At once: {', '.join(parts)}. Each priority has its own permits."]
     surplus = now.processing_count - cap
     if surplus > 0:
         told.append(
-            f"{count(now.processing_count, 'message')} run now: {surplus:,} more than that. They go on; "
-            "nothing new starts until they are done."
+            f"{count(now.processing_count, 'message is', 'messages are')} active now: {surplus:,} more than "
+            "that. They go on; nothing new starts until so many are done."
         )
     elif now.processing_count:
-        told.append(
-            f"{count(now.processing_count, 'message')} run now: {cap - now.processing_count:,} may start."
-        )
+        told.append(f"{count(now.processing_count, 'message is', 'messages are')} active now.")
     return told
 
 

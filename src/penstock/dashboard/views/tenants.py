@@ -19,22 +19,30 @@ SLOW_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """A tenant. notes: "floods", "at its cap", "waits long"."""
+    """A tenant. times_median: p95 of its waiting, divided by the median of the queue.
+
+    notes: "floods", "at its cap", "waits long".
+    """
 
     share: TenantShare
     backlog: int
+    times_median: float | None
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TenantsPage:
-    """Tenants, those with the most messages first. most: the largest backlog on the page, for the bars."""
+    """Tenants, those with the most messages first.
+
+    most: the most messages of a tenant on the page, most_served: the largest share; for the bars.
+    """
 
     queue: str
     tenants: list[TenantRow]
     tenant_max_active: int | None
     queue_wait_median_seconds: float | None
     most: int
+    most_served: float
     next_after: str | None
 
 
@@ -55,7 +63,8 @@ async def tenants(view: View, queue: str) -> TenantsPage:
         tenants=rows,
         tenant_max_active=found[0].tenant_max_active if found else None,
         queue_wait_median_seconds=found[0].queue_wait_median_seconds if found else None,
-        most=max((each.backlog for each in rows), default=0),
+        most=max((each.backlog + each.share.active_count for each in rows), default=0),
+        most_served=max((each.share.served_share or 0 for each in rows), default=0),
         next_after=found[-1].cursor if len(found) == PAGE_SIZE else None,
     )
 
@@ -65,9 +74,12 @@ def _row(share: TenantShare, all_backlog: int, tenants: int) -> TenantRow:
     notes = []
     if tenants > 1 and backlog > FLOOD_SHARE * all_backlog and backlog > 100:
         notes.append("floods")
-    if share.tenant_max_active is not None and share.active_count >= share.tenant_max_active:
+    # The cap counts what is ready, too.
+    admitted = share.ready_count + share.active_count
+    if share.tenant_max_active is not None and (share.waiting_count or admitted >= share.tenant_max_active):
         notes.append("at its cap")
     wait, median = share.wait_p95_seconds, share.queue_wait_median_seconds
     if wait is not None and median is not None and wait > max(SLOW_SECONDS, SLOW_FACTOR * median):
         notes.append("waits long")
-    return TenantRow(share, backlog, tuple(notes))
+    times = wait / median if wait is not None and median else None
+    return TenantRow(share, backlog, times, tuple(notes))

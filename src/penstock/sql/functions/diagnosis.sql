@@ -515,7 +515,11 @@ as $$
             max(d.moved_at) as last_at
         from (
             select
-                d.reason, nullif(left(split_part(d.last_error, chr(10), 1), 200), '') as error, d.error_key, d.moved_at
+                d.reason, d.error_key, d.moved_at,
+                -- The first line of a traceback names no error.
+                case when starts_with(d.last_error, 'Traceback (') then d.error_key
+                    else nullif(left(split_part(d.last_error, chr(10), 1), 200), '')
+                end as error
             from penstock.dead d
             where d.sweep_queue_id = q.id and d.moved_at > penstock.clock() - interval '1 hour'
             order by d.moved_at desc limit 200
@@ -529,4 +533,4 @@ $$;
 comment on function penstock.diagnose_errors is
     'Returns the causes of the dead letters of the last hour: for each queue the three most frequent pairs of '
     'reason and kind of error (list_dlq_groups), among the latest 200 dead letters, with the first line of the newest '
-    'error.';
+    'error; of a traceback, with its kind.';
