@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from types import FrameType
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 import psycopg
 from starlette.requests import ClientDisconnect, Request
@@ -200,7 +200,7 @@ class _Exchange:
         self._dashboard = dashboard
         self._scope, self._receive, self._send = scope, receive, send
         self._request = Request(scope, receive)
-        self._root = str(scope.get("root_path") or "").rstrip("/")
+        self._root = quote(str(scope.get("root_path") or "").rstrip("/"))
         self._segments = segments_of(scope)
         self._is_api = tuple(self._segments[:2]) == API
         self._access: Access | None = None

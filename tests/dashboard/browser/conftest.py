@@ -1,14 +1,26 @@
 """A real browser: Debian's chromium, driven by playwright. Where there is none, these tests are skipped."""
 
+import asyncio
 import shutil
+import socket
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from penstock import Client
-from tests.dashboard.conftest import Serve, Served
+from penstock.dashboard import asgi
+from penstock.dashboard.addresses import make_path
+from tests.conftest import Servers
+from tests.dashboard.conftest import PATIENCE, Serve, Served
+from tests.dashboard.scene import Scene, set_up
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
@@ -75,7 +87,7 @@ def open_tab(chromium: Any) -> Iterator[Open]:
     contexts = []
     tabs: list[Tab] = []
 
-    def open_(served: Served, **options: Any) -> Tab:
+    def open_(served: Served | Mounted, **options: Any) -> Tab:
         context = chromium.new_context(**{"viewport": DESKTOP, "color_scheme": "light", **options})
         contexts.append(context)
         tab = Tab(context.new_page(), served.url)
@@ -87,6 +99,86 @@ def open_tab(chromium: Any) -> Iterator[Open]:
         context.close()
     faults = [fault for tab in tabs for fault in tab.faults]
     assert faults == []
+
+
+@pytest.fixture(scope="module")
+def store(servers: Servers) -> Iterator[tuple[Scene, Client]]:
+    """A database for all tests of a module, with something on every page."""
+    with servers.database(servers.get(18)) as dsn, Client(dsn, maintain=False) as queue:
+        yield set_up(queue, dsn), queue
+
+
+@pytest.fixture(scope="module")
+def scene(store: tuple[Scene, Client]) -> Scene:
+    return store[0]
+
+
+@pytest.fixture(scope="module")
+def keeper(store: tuple[Scene, Client]) -> Client:
+    """A client of that database."""
+    return store[1]
+
+
+@pytest.fixture(scope="module")
+def dashboard(scene: Scene) -> Iterator[Served]:
+    served = Served(scene.dsn)
+    yield served
+    served.stop()
+
+
+class Mounted:
+    """What a Tab needs to know of an app that has the dashboard under a prefix."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+@contextmanager
+def mounted(dsn: str, prefix: str) -> Iterator[Mounted]:
+    """The dashboard in an app of its own, under a prefix, in a thread."""
+    dashboard = asgi(dsn)
+    app = Starlette(routes=[Mount(prefix, dashboard)])
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    listener = socket.create_server(("127.0.0.1", 0))
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        await server.serve([listener])
+        await dashboard.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    try:
+        yield Mounted(f"http://127.0.0.1:{listener.getsockname()[1]}{quote(prefix)}")
+    finally:
+        server.should_exit = True
+        loops[0].call_soon_threadsafe(dashboard.end_streams)
+        thread.join(PATIENCE)
+
+
+def every_page(scene: Scene) -> list[str]:
+    """The address of each kind of page, and of the pages that look different by state."""
+    queue, number = scene.messages["ready"]
+    dead, _ = scene.messages["dead"]
+    lists = [("queues", name, "messages", {"state": state}) for state, (name, _) in scene.messages.items()]
+    details = [("queues", name, "messages", found) for name, found in scene.messages.values()]
+    return [
+        *(
+            "/",
+            "/queues/billing",
+            "/queues/mail?range=3h",
+            "/queues/imports/tenants",
+            "/queues/billing/settings",
+        ),
+        "/queues/billing/settings?max_active=3",
+        *(make_path("", parts[:3], parts[3]) for parts in lists),
+        *(make_path("", parts) for parts in details),
+        make_path("", ("queues", queue, "messages", number), {"show": "hex"}),
+        make_path("", ("dead",), {"queue": dead, "error": scene.error_key}),
+        *("/dead", "/operations", f"/operations/{scene.operation}", "/search", "/search?q=tenant:acme"),
+        *("/topics", "/groups", "/schedules", "/workers", "/doctor", "/audit", "/queues/nothing"),
+    ]
 
 
 @pytest.fixture

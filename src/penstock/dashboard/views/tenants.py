@@ -74,9 +74,7 @@ def _row(share: TenantShare, all_backlog: int, tenants: int) -> TenantRow:
     notes = []
     if tenants > 1 and backlog > FLOOD_SHARE * all_backlog and backlog > 100:
         notes.append("floods")
-    # The cap counts what is ready, too.
-    admitted = share.ready_count + share.active_count
-    if share.tenant_max_active is not None and (share.waiting_count or admitted >= share.tenant_max_active):
+    if share.waiting_count:
         notes.append("at its cap")
     wait, median = share.wait_p95_seconds, share.queue_wait_median_seconds
     if wait is not None and median is not None and wait > max(SLOW_SECONDS, SLOW_FACTOR * median):
