@@ -117,8 +117,8 @@ def _imports(queue: Client) -> dict[str, tuple[str, int]]:
     for _ in range(12):
         done = queue.consume_batch("imports", batch_size=6)
         queue.ack_many(done)
-    waiting = queue.list_messages("imports", state="waiting", page_size=1)[0].message_id
-    return {"done": ("imports", done[0].id), "waiting": ("imports", waiting)}
+    waiting = [each for each in queue.list_messages("imports", state="waiting") if each.tenant == "acme"]
+    return {"done": ("imports", done[0].id), "waiting": ("imports", waiting[-1].message_id)}
 
 
 def _mail(queue: Client) -> dict[str, tuple[str, int]]:
@@ -167,27 +167,23 @@ def _history(admin: psycopg.Connection[Any]) -> None:
         admin.execute("select penstock._add_history(0, to_timestamp(%s))", (at,))
     with admin.cursor() as cursor, cursor.copy(f"copy penstock.history ({HISTORY}) from stdin") as copy:
         for place, (_, queue_id) in enumerate(ids):
-            depth = 120
             for at in range(begin, end, 10):
-                angle = 9 * (at - begin) / (end - begin) + place
-                copy.write_row(_sample(rng, queue_id, at, depth, angle))
-                depth = _next(rng, depth, angle)
+                copy.write_row(_sample(rng, queue_id, at, (at - begin) / (end - begin), place))
 
 
-def _next(rng: random.Random, depth: int, angle: float) -> int:
-    return max(0, int(depth + 14 * math.sin(angle) + rng.gauss(0, 6)))
-
-
-def _sample(rng: random.Random, queue_id: int, at: int, depth: int, angle: float) -> tuple[Any, ...]:
-    busy = 1.4 + math.sin(angle - 0.5)
-    completed = max(1, int(180 * busy + rng.gauss(0, 15)))
+def _sample(rng: random.Random, queue_id: int, at: int, part: float, place: int) -> tuple[Any, ...]:
+    """part: of the time, 0 to 1. At its end the queues have as little as they have now."""
+    angle = 9 * part + place
+    depth = int((260 * (1 + math.sin(angle)) + rng.gauss(0, 9)) * (1 - part**6)) + 30
+    completed = max(1, int(180 * (1.4 + math.sin(angle - 0.5)) + rng.gauss(0, 15)))
+    published = max(0, completed + int(26 * math.cos(angle) * (1 - part**6)))
     failed = rng.choice((0, 0, 0, 2, 6))
-    slow = int(8 * busy)
-    waits = {30 + slow + each: 1 + completed // (each + 2) for each in range(10)}
-    runs = {22 + each: 1 + completed // (each + 1) for each in range(7)}
+    slow = depth // 40
+    waits = {24 + slow + each: 1 + completed // (each + 2) for each in range(10)}
+    runs = {22 + slow // 4 + each: 1 + int(completed * rng.random()) // (each + 1) for each in range(7)}
     moment = datetime.fromtimestamp(at, UTC)
     return (
         *(queue_id, 0, False, moment, moment - timedelta(seconds=depth / 20), 10.0),
-        *(depth, 0, 40, 8, 75, depth, completed + 14, completed, failed, failed // 3),
+        *(depth, 0, 1, 6, 75, depth, published, completed, failed, failed // 3),
         *(list(waits), list(waits.values()), list(runs), list(runs.values())),
     )

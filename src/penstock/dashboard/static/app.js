@@ -183,7 +183,7 @@ function charts() {
       cursor: { sync: { key: "penstock" }, points: { size: 6 } },
       legend: { live: true },
       scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, data.unit === "seconds" ? 0.01 : 1) * 1.08] } },
-      padding: [8, 14, 0, 0],
+      padding: [8, 28, 0, 0],
       axes: [{ ...axis, space: 70, size: 28, values: (_, splits, __, ___, step) => splits.map((at) => (step < 86400 ? hour : date).format(at * 1000)) }, { ...axis, size: 62, incrs: STEPS[unit], values: (_, splits) => splits.map((each) => AXES[unit](each)) }],
       series: [{ value: (_, at) => (at == null ? "–" : day.format(new Date(at * 1000))) }, ...data.series.map((each) => ({
         label: each.label, stroke: () => cssColor(`--${each.color}`), width: 1.6, value: (_, value) => form(value),
