@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+APT := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-tour run-tasks test check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker bench-growth clean
+.PHONY: help setup run run-tour run-tasks test browser check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker bench-growth clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,7 +27,12 @@ run-tour: setup ## a tour of the queue in Python on the embedded server, until C
 run-tasks: setup ## a tour of tasks and the worker on the embedded server, until Ctrl-C
 	@$(BIN)/python examples/tasks.py
 
-test: check ## check the code and run all tests
+browser: ## the system's chromium, which tests of the dashboard need: installed where apt-get may do it
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { $(APT) || { apt-get update -qq && $(APT); }; }; } >/dev/null 2>&1 \
+	|| echo "NO CHROMIUM: the pages of the dashboard will not be tried in a browser"
+
+test: check browser ## check the code and run all tests
 	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 check: setup ## ruff, mypy, import rules, generated files in step
