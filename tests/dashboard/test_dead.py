@@ -165,6 +165,8 @@ def test_search(browser: Browser, queue: Client) -> None:
     assert found("tenant:other") == []
     assert "That is everywhere" in browser.client.get("/search", params={"q": "tenant:other"}).text
     assert browser.client.get("/search").status_code == 200
+    queue.send_many("q", [{}] * 60, tenant="many")
+    assert "There may be more" in browser.client.get("/search", params={"q": "tenant:many"}).text
     # What pages hide cannot be found out by asking for it.
     assert browser.client.get("/api/v1/search", params={"q": "payload.order.token:7"}).status_code == 422
     for bad in ("word", 'tenant:"open', "state:lost", "id:x", "size:1", "id:1 id:2"):

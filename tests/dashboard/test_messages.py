@@ -137,6 +137,10 @@ def test_bytes_as_text_and_hex(browser: Browser, queue: Client) -> None:
     assert "grüße" in browser.client.get(f"/queues/q/messages/{text}").text
     assert "67 72 c3 bc" in browser.client.get(f"/queues/q/messages/{text}?show=hex").text
     assert "00000010  10 11 12" in browser.client.get(f"/queues/q/messages/{binary}").text
+    forms = [
+        browser.client.get(f"/api/v1/queues/q/messages/{each}").json()["form"] for each in (text, binary)
+    ]
+    assert forms == ["pretty", "hex"]
 
 
 def test_timeline_and_traceback(browser: Browser, queue: Client) -> None:

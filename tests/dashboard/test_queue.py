@@ -69,6 +69,8 @@ def test_what_holds_it_back(
             mine = [each for each in found if each["subject"] == f"pid {holder.info.backend_pid}"]
             assert len(mine) == 1, found
             assert "the floor of this queue" in mine[0]["what"]
+            bands = client.get("/api/v1/queues/q").json()["charts"]["throughput"]["bands"]
+            assert {kind for _, _, kind in bands} <= {"vacuum", "floor"}
             assert mine[0]["command"] == f"select pg_terminate_backend({holder.info.backend_pid});"
             assert (mine[0]["since"] is not None) == sees
             assert (mine[0]["query"] is not None) == sees

@@ -23,12 +23,16 @@ HEX_ROW = 16
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A value. size: its bytes. text: what is shown, cut at 20,000 characters; None if it is too large."""
+    """A value. size: its bytes. text: what is shown, cut at 20,000 characters; None if it is too large.
+
+    form: how it is shown; bytes that are no text are shown as "hex".
+    """
 
     kind: Literal["json", "bytes"]
     size: int
     text: str | None
     is_cut: bool
+    form: str
 
 
 def json_content(text: str | None, size: int | None, redaction: Redaction, form: str) -> Content | None:
@@ -36,14 +40,14 @@ def json_content(text: str | None, size: int | None, redaction: Redaction, form:
     if size is None:
         return None
     if text is None:
-        return Content("json", size, None, True)
+        return Content("json", size, None, True, form)
     shown = redaction.in_text(text[:MOST_TAKEN])
     if form == "hex":
         data = shown.encode()
-        return Content("json", size, _hex(data[:MOST_HEX]), len(data) > MOST_HEX)
+        return Content("json", size, _hex(data[:MOST_HEX]), len(data) > MOST_HEX, form)
     if form == "pretty":
         shown = pretty_text(shown, MOST_SHOWN)
-    return Content("json", size, shown[:MOST_SHOWN], len(text) > MOST_TAKEN or len(shown) > MOST_SHOWN)
+    return Content("json", size, shown[:MOST_SHOWN], len(text) > MOST_TAKEN or len(shown) > MOST_SHOWN, form)
 
 
 def bytes_content(body: bytes, size: int, redaction: Redaction, form: str) -> Content:
@@ -52,8 +56,8 @@ def bytes_content(body: bytes, size: int, redaction: Redaction, form: str) -> Co
     is_cut = size > MOST_TAKEN
     text = None if form == "hex" else _as_text(data, is_cut=is_cut)
     if text is None:
-        return Content("bytes", size, _hex(data[:MOST_HEX]), is_cut or len(data) > MOST_HEX)
-    return Content("bytes", size, text[:MOST_SHOWN], is_cut or len(text) > MOST_SHOWN)
+        return Content("bytes", size, _hex(data[:MOST_HEX]), is_cut or len(data) > MOST_HEX, "hex")
+    return Content("bytes", size, text[:MOST_SHOWN], is_cut or len(text) > MOST_SHOWN, form)
 
 
 def _as_text(data: bytes, *, is_cut: bool) -> str | None:

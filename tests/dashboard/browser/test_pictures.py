@@ -29,7 +29,7 @@ def _overview(page: Any) -> None:
 def _queue(page: Any) -> None:
     page.wait_for_selector(".u-wrap canvas >> nth=1")
     expect(page.locator(".u-legend .u-value").nth(1)).not_to_be_empty()
-    page.evaluate("document.querySelector('.segmented').scrollIntoView()")
+    page.evaluate("scrollBy(0, document.querySelector('.segmented').getBoundingClientRect().top - 24)")
 
 
 def _message(page: Any) -> None:

@@ -96,7 +96,7 @@ async def message_page(view: View, queue: str, message: str) -> MessagePage:
         explanation = await view.client.explain_delivery_data(queue, found.message_id)
     return MessagePage(
         message=_view(found),
-        form=form,
+        form=form if payload is None else payload.form,
         forms=FORMS if body is None else ("text", "hex"),
         payload=payload,
         headers=json_content(headers, None if headers is None else len(headers), view.redaction, "pretty"),

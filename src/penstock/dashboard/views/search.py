@@ -29,10 +29,14 @@ PAGE_SIZE = 50
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """What was asked, and what was found. result: None if nothing was asked."""
+    """What was asked, and what was found. result: None if nothing was asked.
+
+    is_full: the page has no room for more matches.
+    """
 
     q: str
     result: SearchResult | None
+    is_full: bool
     examples: tuple[str, ...] = field(
         default=(
             "id:4711",
@@ -53,7 +57,7 @@ async def search(view: View) -> SearchPage:
     """Find messages by their id, queue, state, tenant, dedup key, task or a value in the payload."""
     text = view.query.get("q", "").strip()
     if not text:
-        return SearchPage("", None)
+        return SearchPage("", None, False)
     wanted = parse(text)
     path = wanted.get("payload_path")
     if path and any(view.redaction.hides(part) for part in path):
@@ -62,7 +66,8 @@ async def search(view: View) -> SearchPage:
     if value is not None and view.redaction.in_text(value) != value:
         # Else a guess at a whole object would find out what is in it.
         raise InvalidArgument("The value has a redacted key, so it cannot be searched.")
-    return SearchPage(text, await view.client.search_messages(**wanted, page_size=PAGE_SIZE))
+    result = await view.client.search_messages(**wanted, page_size=PAGE_SIZE)
+    return SearchPage(text, result, len(result.matches) == PAGE_SIZE)
 
 
 def parse(text: str) -> dict[str, Any]:
