@@ -78,6 +78,7 @@ def set_up(queue: Client, dsn: str) -> Scene:
     queue.advance_operation(operation)
     with psycopg.connect(dsn, autocommit=True) as admin:
         _history(admin)
+        queue.sample()
         admin.execute("grant pg_read_all_stats to penstock_viewer")
     assert messages.keys() == set(STATES)
     return Scene(dsn, messages, error_key, operation)

@@ -161,7 +161,10 @@ def every_page(scene: Scene) -> list[str]:
     """The address of each kind of page, and of the pages that look different by state."""
     queue, number = scene.messages["ready"]
     dead, _ = scene.messages["dead"]
-    lists = [("queues", name, "messages", {"state": state}) for state, (name, _) in scene.messages.items()]
+    lists = [
+        ("queues", name, "messages", {"state": state, "page_size": 5})
+        for state, (name, _) in scene.messages.items()
+    ]
     details = [("queues", name, "messages", found) for name, found in scene.messages.values()]
     return [
         *(

@@ -14,8 +14,6 @@ from tests.dashboard.browser.conftest import DESKTOP, PHONE, Open, every_page, m
 from tests.dashboard.conftest import Serve, Served
 from tests.dashboard.scene import Scene
 
-THEMES: tuple[Any, ...] = ("light", "dark")
-
 
 def _axe() -> str:
     import axe_playwright_python
@@ -24,16 +22,19 @@ def _axe() -> str:
 
 
 def test_every_page(dashboard: Served, scene: Scene, open_tab: Open) -> None:
-    """No barrier by axe in both themes, nothing wider than a phone, no error, nothing from elsewhere."""
+    """No barrier by axe, nothing wider than a phone, no error, nothing from elsewhere.
+
+    In the dark only colours differ.
+    """
     tab, axe = open_tab(dashboard), _axe()
     barriers, wide = list[str](), list[str]()
     for path in every_page(scene):
         page = tab.go(path)
         tab.wait_live()
         page.evaluate(axe)
-        for theme in THEMES:
+        for theme, rules in (("light", ""), ("dark", "runOnly: ['color-contrast'], ")):
             page.emulate_media(color_scheme=theme)
-            found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+            found = page.evaluate(f"axe.run(document, {{{rules}resultTypes: ['violations']}})")
             barriers += [
                 f"{path} {theme}: {each['id']}: {node['html'][:200]}: {node['failureSummary']}"
                 for each in found["violations"]

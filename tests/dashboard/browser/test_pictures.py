@@ -1,6 +1,7 @@
 """The pictures of the docs. They are taken in each run, and written with PENSTOCK_WRITE_PICTURES=1 only."""
 
 import os
+import re
 import struct
 import zlib
 from pathlib import Path
@@ -21,6 +22,10 @@ MOST_BYTES = 150_000
 
 
 def _overview(page: Any) -> None:
+    # The first sample brings the rates; the lines of the last hour come with the page.
+    expect(page.locator("[data-total=in_rate]")).to_have_text(re.compile(r"\d"))
+    page.reload()
+    expect(page.locator("[data-total=in_rate]")).to_have_text(re.compile(r"\d"))
     expect(page.locator("tbody tr[data-queue]")).to_have_count(6)
     expect(page.locator(".spark").first).to_be_visible()
     page.get_by_role("heading", name="attention").wait_for()
