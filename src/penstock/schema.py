@@ -47,7 +47,12 @@ SQL = Path(__file__).parent / "sql"
 # One installer at a time in a database. The second key is 0 for the installer.
 LOCK = "pg_catalog.pg_advisory_xact_lock(1346719315, 0)"
 
-CHANGED_SETTINGS = ("client_min_messages", "search_path", "check_function_bodies")
+CHANGED_SETTINGS = (
+    "client_min_messages",
+    "search_path",
+    "check_function_bodies",
+    "citus.enable_ddl_propagation",  # null without Citus
+)
 
 ROLES = ("penstock_admin", "penstock_viewer", "penstock_consumer", "penstock_publisher")
 
@@ -350,7 +355,7 @@ def _compare(cursor: psycopg.Cursor[tuple[Any, ...]], source: Source) -> tuple[S
 
 def _run(cursor: psycopg.Cursor[tuple[Any, ...]], text: str) -> None:
     """Run statements that change settings, and restore these: the transaction may be the caller's."""
-    settings = ", ".join(f"pg_catalog.current_setting('{name}')" for name in CHANGED_SETTINGS)
+    settings = ", ".join(f"pg_catalog.current_setting('{name}', true)" for name in CHANGED_SETTINGS)
     before = cursor.execute(f"select {settings}").fetchone()
     assert before is not None
     try:
@@ -359,8 +364,9 @@ def _run(cursor: psycopg.Cursor[tuple[Any, ...]], text: str) -> None:
         if error := from_database(exc):
             raise error from exc
         raise
-    for setting in zip(CHANGED_SETTINGS, before, strict=True):
-        cursor.execute("select pg_catalog.set_config(%s, %s, true)", setting)
+    for name, value in zip(CHANGED_SETTINGS, before, strict=True):
+        if value is not None:
+            cursor.execute("select pg_catalog.set_config(%s, %s, true)", (name, value))
 
 
 def _release(version: str) -> list[int]:
@@ -418,6 +424,15 @@ _SETTINGS = """
 set local client_min_messages = warning;
 set local search_path = pg_catalog, pg_temp;
 set local check_function_bodies = off;
+
+-- Citus would copy schema, roles and functions to all other nodes, without the tables.
+do $penstock$
+begin
+    if exists (select from pg_extension where extname = 'citus') then
+        perform set_config('citus.enable_ddl_propagation', 'off', true);
+    end if;
+end
+$penstock$;
 """
 
 _CREATE_SCHEMA = """
