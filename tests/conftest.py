@@ -2,7 +2,8 @@
 
 `server`, `database`, `connect` and `sql` run a test on each PostgreSQL that is here, the embedded 18 and the
 system's 15; `server18`, `database18`, `connect18` and `sql18` on the embedded one only. Each test has a
-database of its own.
+database of its own. PENSTOCK_TEST_MAJORS names other major versions: `17`, or `17,16`. The first of them
+takes the place of 18.
 """
 
 import itertools
@@ -17,9 +18,12 @@ from typing import Any, Protocol
 import psycopg
 import pytest
 
-from penstock.embedded import EmbeddedError, Server, find_binaries, throwaway
+from penstock.embedded import Binaries, EmbeddedError, Server, find_binaries, throwaway
 
 TEMPLATE = "penstock_template"
+
+MAJORS_VARIABLE = "PENSTOCK_TEST_MAJORS"
+MAJORS = tuple(int(major) for major in os.environ.get(MAJORS_VARIABLE, "18,15").split(","))
 
 # Quick, because nothing has to outlive a power cut; all else as a user has it.
 SETTINGS = {
@@ -138,22 +142,27 @@ def servers() -> Iterator[Servers]:
         yield Servers(stack)
 
 
-@pytest.fixture(scope="session", params=[18, 15], ids=["pg18", "pg15"])
+def require_binaries(major: int) -> Binaries:
+    """The programs of a major version. Without them tests are skipped, unless the environment names it."""
+    try:
+        return find_binaries(major=major)
+    except EmbeddedError:
+        if major == MAJORS[0] or MAJORS_VARIABLE in os.environ:
+            raise
+        pytest.skip(f"PostgreSQL {major} is not installed")
+
+
+@pytest.fixture(scope="session", params=MAJORS, ids=[f"pg{major}" for major in MAJORS])
 def server(request: pytest.FixtureRequest, servers: Servers) -> Server:
     """Each PostgreSQL that is here, in turn."""
-    major: int = request.param
-    if major != 18:
-        try:
-            find_binaries(major=major)
-        except EmbeddedError:
-            pytest.skip(f"PostgreSQL {major} is not installed")
-    return servers.get(major)
+    require_binaries(request.param)
+    return servers.get(request.param)
 
 
 @pytest.fixture(scope="session")
 def server18(servers: Servers) -> Server:
-    """The embedded PostgreSQL 18."""
-    return servers.get(18)
+    """The embedded PostgreSQL 18, or what the environment names first."""
+    return servers.get(MAJORS[0])
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.embedded import EmbeddedError, Server, find_binaries, throwaway
-from tests.conftest import SETTINGS, in_memory
+from penstock.embedded import Server, throwaway
+from tests.conftest import MAJORS, SETTINGS, in_memory, require_binaries
 
 Open = Callable[..., psycopg.Connection[Any]]
 
@@ -61,12 +61,9 @@ def cluster(server: Server) -> Iterator[Cluster]:
     cluster.clean()
 
 
-@pytest.fixture(scope="session", params=[18, 15])
+@pytest.fixture(scope="session", params=MAJORS)
 def bare_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    try:
-        binaries = find_binaries(request.param)
-    except EmbeddedError:
-        pytest.skip(f"PostgreSQL {request.param} is not here")
+    binaries = require_binaries(request.param)
     with throwaway(settings=SETTINGS, binaries=binaries, directory=in_memory()) as server:
         yield server
 
