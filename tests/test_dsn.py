@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from penstock import InvalidArgument
-from penstock.dsn import find_dsn, resolve_dsn, resolve_listen_dsn
+from penstock.dsn import complete, find_dsn, resolve_dsn, resolve_listen_dsn
 
 ALL = {"PENSTOCK_DATABASE_URL": "postgresql://a/a", "DATABASE_URL": "postgresql://b/b", "PGHOST": "c"}
 
@@ -87,3 +88,40 @@ def test_where_to_listen(
 def test_to_listen_elsewhere_than_at_the_embedded_server_is_refused(explicit: str | None, name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"{name} is given, but no database"):
         resolve_listen_dsn(explicit, None, LISTEN)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "environ", "target", "seconds"),
+    [
+        ("postgresql://u@a:1,b:2/d", {}, "read-write", "5"),
+        ("host=a,b port=1,2 dbname=d", {}, "read-write", "5"),
+        ("hostaddr=10.0.0.1,10.0.0.2,10.0.0.3", {}, "read-write", "3"),
+        ("host=" + ",".join("abcdefgh"), {}, "read-write", "2"),
+        ("", {"PGHOST": "a,b"}, "read-write", "5"),
+        ("dbname=d", {"PGHOSTADDR": "10.0.0.1,10.0.0.2"}, "read-write", "5"),
+        # What is given counts.
+        ("postgresql://u@a,b/d?target_session_attrs=any", {}, "any", "5"),
+        ("host=a,b target_session_attrs=prefer-standby connect_timeout=7", {}, "prefer-standby", "7"),
+        ("host=a,b", {"PGTARGETSESSIONATTRS": "any", "PGCONNECT_TIMEOUT": "4"}, None, None),
+        # One host is one host, and may be read-only: `penstock stats` reads from a standby.
+        ("host=a", {"PGHOST": "a,b"}, None, "10"),
+        ("postgresql://u@a/d", {}, None, "10"),
+        ("service=here", {"PGHOST": "a,b"}, None, "10"),
+        ("", {"PGSERVICE": "here", "PGHOST": "a,b"}, None, "10"),
+        ("", {}, None, "10"),
+    ],
+)
+def test_several_hosts_mean_the_primary(
+    *,
+    monkeypatch: pytest.MonkeyPatch,
+    dsn: str,
+    environ: dict[str, str],
+    target: str | None,
+    seconds: str | None,
+) -> None:
+    for name in ("PGHOST", "PGHOSTADDR", "PGSERVICE", "PGTARGETSESSIONATTRS", "PGCONNECT_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    found = conninfo_to_dict(complete(dsn))
+    assert (found.get("target_session_attrs"), found.get("connect_timeout")) == (target, seconds)

@@ -28,7 +28,9 @@ EMBEDDED_VARIABLE = "PENSTOCK_EMBEDDED"
 
 _DRIVER = re.compile(r"^(postgres(?:ql)?)\+\w+://")
 
+# For all hosts of a DSN together; each of them has the shortest at least.
 CONNECT_TIMEOUT_SECONDS = 10
+SHORTEST_CONNECT_TIMEOUT_SECONDS = 2
 
 # A connection whose other end has vanished is given up after some 30 seconds, not after two hours.
 KEEPALIVE = {
@@ -108,14 +110,23 @@ def complete(dsn: str, name: str = "the DSN") -> str:
     from psycopg.conninfo import make_conninfo
 
     given = _parse(dsn, name)
+    hosts = _count_hosts(given, os.environ)
     if "connect_timeout" not in given and "PGCONNECT_TIMEOUT" not in os.environ:
-        given["connect_timeout"] = CONNECT_TIMEOUT_SECONDS
+        given["connect_timeout"] = max(SHORTEST_CONNECT_TIMEOUT_SECONDS, CONNECT_TIMEOUT_SECONDS // hosts)
     given.setdefault("fallback_application_name", "penstock")
     # Names of channels and payloads are text, in whatever encoding the role or the environment prefers.
     given["client_encoding"] = "UTF8"
-    if "," in str(given.get("host", "")):
+    if hosts > 1 and "PGTARGETSESSIONATTRS" not in os.environ:
         given.setdefault("target_session_attrs", "read-write")  # after a failover not to the standby
     return make_conninfo("", **{**KEEPALIVE, **given})
+
+
+def _count_hosts(given: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+    """How many hosts libpq tries. Those of a service file count as one: libpq alone reads it."""
+    named = [str(given[name]) for name in ("host", "hostaddr") if given.get(name)]
+    if not named and not (given.get("service") or environ.get("PGSERVICE")):
+        named = [environ.get("PGHOST", ""), environ.get("PGHOSTADDR", "")]
+    return max((len(hosts.split(",")) for hosts in named), default=1)
 
 
 def describe(dsn: str) -> str:
@@ -136,9 +147,15 @@ def unavailable(exc: psycopg.Error, dsn: str) -> DatabaseUnavailable:
 
     To be raised when the handler of the driver's own one is left, which would hang on to it.
     """
-    error = DatabaseUnavailable(f"cannot connect to {describe(dsn)}: {scrub(str(exc), dsn)}")
+    error = DatabaseUnavailable(f"cannot connect to {describe(dsn)}: {_in_one_line(scrub(str(exc), dsn))}")
     error.sqlstate = exc.sqlstate
     return error
+
+
+def _in_one_line(message: str) -> str:
+    """The message of a failed connection; of several hosts, each once: psycopg repeats the last one."""
+    _, several, failures = message.partition("All failures were:\n- ")
+    return " ".join(failures.replace("\n- ", "; ").split()) if several else message
 
 
 def _parse(dsn: str, name: str = "the DSN") -> dict[str, Any]:

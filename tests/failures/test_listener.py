@@ -29,8 +29,8 @@ POLLED_SECONDS = 10
 class Stream:
     """A consumer in a thread: what it gets, one by one."""
 
-    def __init__(self, client: Client, queue: str) -> None:
-        self._consumer = client.consume(queue)
+    def __init__(self, client: Client, queue: str, **options: Any) -> None:
+        self._consumer = client.consume(queue, **options)
         self._got: Queue[Any] = Queue()
         self._thread = threading.Thread(target=self._run, name="consumer")
         self._thread.start()

@@ -273,7 +273,7 @@ class AsyncClient(AsyncApi):
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
-                self._mark_stale(own, exc)
+                self._mark_unfit(own, exc)
                 raise
             finally:
                 transaction._is_over = True
@@ -369,8 +369,7 @@ class AsyncClient(AsyncApi):
             return NotReplicated()
         if own.is_lost:
             return unknown(f"{(unknown.__doc__ or '').rstrip('.')}: {exc}")
-        if exc.sqlstate == READ_ONLY:
-            own.is_unfit = True
+        self._mark_unfit(own, exc)
         if exc.sqlstate is not None and exc.sqlstate.startswith(NOT_NOW):
             what = "takes no changes" if exc.sqlstate == READ_ONLY else "cannot do it"
             reason = exc.diag.message_primary or str(exc)
@@ -379,9 +378,10 @@ class AsyncClient(AsyncApi):
             return failure
         return from_database(exc) or exc
 
-    def _mark_stale(self, own: AsyncOwn, exc: psycopg.Error) -> None:
-        """Do not use a connection again whose prepared statements do not fit the schema any more."""
-        own.is_unfit |= exc.sqlstate in STALE
+    def _mark_unfit(self, own: AsyncOwn, exc: psycopg.Error) -> None:
+        """Do not use a connection again whose prepared statements are stale, or whose server is read-only."""
+        own.is_read_only |= exc.sqlstate == READ_ONLY
+        own.is_unfit |= own.is_read_only or exc.sqlstate in STALE
 
     def _check_replicated(self, own: AsyncOwn) -> None:
         if own.unreplicated:
@@ -405,7 +405,6 @@ class AsyncClient(AsyncApi):
             try:
                 await bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                self._mark_stale(own, exc)
                 failure = bulk.interrupted(
                     self._failure(own, exc, DeliveryUnknown), with_last=own.unreplicated
                 )

@@ -48,7 +48,7 @@ IDLE = int(TransactionStatus.IDLE)
 class AsyncOwn(AsyncPsycopg):
     """A connection of the client, in autocommit mode. call_timeout: how long the server may be silent."""
 
-    __slots__ = ("_poll", "call_timeout", "is_unfit", "unreplicated", "used_at")
+    __slots__ = ("_poll", "call_timeout", "is_read_only", "is_unfit", "unreplicated", "used_at")
 
     connection: AsyncWatchedConnection
 
@@ -58,6 +58,8 @@ class AsyncOwn(AsyncPsycopg):
         self.used_at = time.monotonic()
         self.unreplicated = False
         self.is_unfit = False
+        # The server takes no changes: after a failover it may be a standby.
+        self.is_read_only = False
         self._poll: select.poll | None = None
         connection.add_notice_handler(self._notice)
 
@@ -283,6 +285,9 @@ class AsyncConnections:
             self._silence_log.add(own.connection)
             # Connections idle since then are probably silent, too: a call on each would wait in vain.
             await self._forget_unused_since(time.monotonic() - lasted)
+        elif own.is_read_only:
+            # Idle connections lead to the same server. A call on each of them would fail before one succeeds.
+            await self._forget_unused_since(time.monotonic())
 
     async def _forget_unused_since(self, moment: float) -> None:
         for own in tuple(self._idle):

@@ -53,7 +53,6 @@ class AsyncInternals:
             try:
                 found = await _in_one_transaction(own, many, is_pipelined=not connections.is_pooled)
             except psycopg.Error as exc:
-                client._mark_stale(own, exc)
                 failure = client._failure(own, exc, ConnectionLost)
                 if failure is exc:
                     raise

@@ -274,7 +274,7 @@ class Client(Api):
             except psycopg.Error as exc:
                 if own.is_lost or own.unreplicated:
                     raise self._failure(own, exc, ConnectionLost) from exc
-                self._mark_stale(own, exc)
+                self._mark_unfit(own, exc)
                 raise
             finally:
                 transaction._is_over = True
@@ -368,8 +368,7 @@ class Client(Api):
             return NotReplicated()
         if own.is_lost:
             return unknown(f"{(unknown.__doc__ or '').rstrip('.')}: {exc}")
-        if exc.sqlstate == READ_ONLY:
-            own.is_unfit = True
+        self._mark_unfit(own, exc)
         if exc.sqlstate is not None and exc.sqlstate.startswith(NOT_NOW):
             what = "takes no changes" if exc.sqlstate == READ_ONLY else "cannot do it"
             reason = exc.diag.message_primary or str(exc)
@@ -378,9 +377,10 @@ class Client(Api):
             return failure
         return from_database(exc) or exc
 
-    def _mark_stale(self, own: Own, exc: psycopg.Error) -> None:
-        """Do not use a connection again whose prepared statements do not fit the schema any more."""
-        own.is_unfit |= exc.sqlstate in STALE
+    def _mark_unfit(self, own: Own, exc: psycopg.Error) -> None:
+        """Do not use a connection again whose prepared statements are stale, or whose server is read-only."""
+        own.is_read_only |= exc.sqlstate == READ_ONLY
+        own.is_unfit |= own.is_read_only or exc.sqlstate in STALE
 
     def _check_replicated(self, own: Own) -> None:
         if own.unreplicated:
@@ -404,7 +404,6 @@ class Client(Api):
             try:
                 bulk.run([first, second], many, None if atomic else COMMIT_EVERY)
             except psycopg.Error as exc:
-                self._mark_stale(own, exc)
                 failure = bulk.interrupted(
                     self._failure(own, exc, DeliveryUnknown), with_last=own.unreplicated
                 )

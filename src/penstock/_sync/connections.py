@@ -51,7 +51,7 @@ IDLE = int(TransactionStatus.IDLE)
 class Own(Psycopg):
     """A connection of the client, in autocommit mode. call_timeout: how long the server may be silent."""
 
-    __slots__ = ("_poll", "call_timeout", "is_unfit", "unreplicated", "used_at")
+    __slots__ = ("_poll", "call_timeout", "is_read_only", "is_unfit", "unreplicated", "used_at")
 
     connection: WatchedConnection
 
@@ -61,6 +61,8 @@ class Own(Psycopg):
         self.used_at = time.monotonic()
         self.unreplicated = False
         self.is_unfit = False
+        # The server takes no changes: after a failover it may be a standby.
+        self.is_read_only = False
         self._poll: select.poll | None = None
         connection.add_notice_handler(self._notice)
 
@@ -286,6 +288,9 @@ class Connections:
             self._silence_log.add(own.connection)
             # Connections idle since then are probably silent, too: a call on each would wait in vain.
             self._forget_unused_since(time.monotonic() - lasted)
+        elif own.is_read_only:
+            # Idle connections lead to the same server. A call on each of them would fail before one succeeds.
+            self._forget_unused_since(time.monotonic())
 
     def _forget_unused_since(self, moment: float) -> None:
         for own in tuple(self._idle):

@@ -56,7 +56,6 @@ class Internals:
             try:
                 found = _in_one_transaction(own, many, is_pipelined=not connections.is_pooled)
             except psycopg.Error as exc:
-                client._mark_stale(own, exc)
                 failure = client._failure(own, exc, ConnectionLost)
                 if failure is exc:
                     raise

@@ -183,6 +183,7 @@ class Listener:
 
     def _serve(self, connection: Connection) -> None:
         pgconn, heard = connection.pgconn, time.monotonic()
+        was_writable = not _is_read_only(connection)
         for setting in (calls.SET_ASYNCHRONOUS, calls.SET_KEEPALIVES):
             self._command(connection, setting)
         room = int(self._command(connection, calls.ROOM_FOR_LOCKS) or 0)
@@ -204,6 +205,9 @@ class Listener:
                 self._command(connection, calls.PROBE)
                 self._dispatch(connection)
                 heard = time.monotonic()
+                if was_writable and _is_read_only(connection):
+                    # Another server may be the primary now: no message is sent here any more.
+                    raise psycopg.OperationalError("the server takes no changes any more")
         handed_over = [
             calls.hand_over(keys, is_idle=watch.role is Role.IDLE)
             for watch, keys in self._tended.items()
@@ -366,3 +370,9 @@ class Listener:
             watch.offer()
         with self._lock:
             self._stirred.add(watch)
+
+
+def _is_read_only(connection: Connection) -> bool:
+    """Whether the server takes changes of this session. It reports that by itself with each answer."""
+    status = connection.pgconn.parameter_status
+    return b"on" in (status(b"default_transaction_read_only"), status(b"in_hot_standby"))
