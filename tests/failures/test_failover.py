@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing
 
 import psycopg
 import pytest
 
 import penstock
-from penstock import App, Client, ConnectionLost, DatabaseUnavailable, LeaseLost
+from penstock import App, Client, DatabaseUnavailable
 from penstock.embedded import Server
 from penstock.embedded.server import StopMode
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
 from tests.failures.conftest import Sql, create_queue, empty, payloads_in, port_of
+from tests.failures.load import Publisher, hardy_stream, take
 from tests.failures.pair import Pair, is_synchronous, make_pair
 from tests.failures.proxy import Proxy
 from tests.failures.test_listener import (
     WOKEN_SECONDS,
-    Stream,
     hurry,
     is_idle,
     pending,
@@ -72,67 +71,6 @@ def sql_on() -> Iterator[Callable[[Server], Sql]]:
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     caplog.set_level(logging.INFO, "penstock")
     return caplog
-
-
-class Publisher:
-    """Sends numbers one after the other in a thread, and keeps those whose send has returned."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._stopped = False
-        self._error: BaseException | None = None
-        self.sent: list[int] = []
-        self._thread = threading.Thread(target=self._run, name="publisher")
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            for number in range(10**6):
-                if self._stopped:
-                    return
-                self._client.send("q", number, dedup_key=f"key {number}")
-                self.sent.append(number)
-        except BaseException as exc:
-            self._error = exc
-
-    def wait_for(self, more: int, seconds: float) -> None:
-        """Until so many more have been sent."""
-        goal = len(self.sent) + more
-        eventually(lambda: self._error or len(self.sent) >= goal, f"{more} were sent", seconds)
-        assert self._error is None
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._thread.join(RECOVERY_SECONDS)
-        assert not self._thread.is_alive()
-        assert self._error is None
-
-
-class HardyStream(Stream):
-    """A consumer whose loop survives an ack of which it is not known whether it has taken effect."""
-
-    def _run(self) -> None:
-        for message in self._consumer:
-            with suppress(ConnectionLost, LeaseLost):
-                message.ack()
-            self._got.put(message.payload)
-
-
-@contextmanager
-def hardy_stream(client: Client) -> Iterator[HardyStream]:
-    # A message whose claim was under way comes back when its lease is over.
-    stream = HardyStream(client, "q", visibility_timeout=2)
-    try:
-        yield stream
-    finally:
-        stream.stop()
-
-
-def take(stream: Stream, sent: list[int]) -> None:
-    """Until each number that was sent has come."""
-    missing = set(sent)
-    while missing:
-        missing.discard(stream.next())
 
 
 @pytest.mark.parametrize("mode", ["immediate", "fast"])

@@ -307,7 +307,7 @@ def test_a_lease_that_the_schema_does_not_take_is_refused() -> None:
 async def test_a_worker_is_not_ready_while_a_queue_cannot_be_claimed_from(
     database18: str, sql18: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetcher, "LONGEST_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(fetcher, "REFUSED_SECONDS", 0.2)
     app, health = App(), Health()
 
     @app.task(queue="refused")

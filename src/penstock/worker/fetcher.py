@@ -45,9 +45,11 @@ SEARCH_SECONDS = 1.0
 UNEVEN_SECONDS = 0.25
 # Pause after a message that was lost with a worker more than once could not run beside others.
 SUSPECTS_SECONDS = 1.0
-# Between attempts to reach the database.
+# Between attempts to reach the database. As consumers do: a worker is back a second after a failover.
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 1.0
+# After an error of a queue.
+REFUSED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class Fetcher:
         except PenstockError as exc:
             logger.error("messages of queue %r could not be claimed: %s", source.queue_name, exc)
             self._contact.refused(source.queue_name, exc)
-            source.pause(LONGEST_PAUSE_SECONDS)
+            source.pause(REFUSED_SECONDS)
         else:
             source.is_refused = False
             return timed.result

@@ -30,7 +30,7 @@ __all__ = ["Settler"]
 logger = logging.getLogger("penstock.worker")
 
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
+LONGEST_PAUSE_SECONDS = 1.0
 
 T = TypeVar("T")
 
