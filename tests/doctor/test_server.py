@@ -18,7 +18,7 @@ from penstock.doctor.facts import ClockReading
 from penstock.embedded import Server, throwaway
 from tests.conftest import Connect, Servers
 from tests.embedded.processes import eventually
-from tests.failures.pgbouncer import find_pgbouncer, pgbouncer
+from tests.failures.pgbouncer import pgbouncer, require_pgbouncer
 
 from .examining import Patient, Sql, transaction
 
@@ -315,9 +315,7 @@ def test_statements_that_were_measured(small: Server) -> None:
 
 
 def test_a_pooler_in_between(servers: Servers, server18: Server, tmp_path: Path) -> None:
-    program = find_pgbouncer()
-    if program is None:
-        pytest.skip("PgBouncer is not installed")
+    program = require_pgbouncer()
     with servers.database(server18) as dsn:
         name = dsn.partition("?")[0].rpartition("/")[2]
         with pgbouncer(program, server18.tcp_dsn(name), tmp_path, pool_size=2) as bouncer:

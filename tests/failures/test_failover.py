@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,9 +20,10 @@ from penstock.embedded import Server
 from penstock.embedded.server import StopMode
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
-from tests.failures.conftest import Sql, create_queue, empty, payloads_in, port_of
+from tests.failures.conftest import Sql, create_queue, empty, payloads_in, port_of, through
 from tests.failures.load import Publisher, hardy_stream, take
 from tests.failures.pair import Pair, is_synchronous, make_pair
+from tests.failures.pgbouncer import pgbouncer, require_pgbouncer
 from tests.failures.proxy import Proxy
 from tests.failures.test_listener import (
     WOKEN_SECONDS,
@@ -31,6 +34,7 @@ from tests.failures.test_listener import (
     streams,
     told,
 )
+from tests.failures.test_standby import Attempt
 
 # From the promotion on. A client tries once a second, a worker every five seconds at the latest.
 RECOVERY_SECONDS = 15
@@ -234,6 +238,29 @@ def test_a_primary_that_falls_silent_is_left(pair: Pair, sql_on: Callable[[Serve
         assert time.monotonic() - begin < RECOVERY_SECONDS
         client.send("q", 3)
     assert payloads_in(sql_on(pair.primary)) == [1, 2, 3]
+
+
+def test_behind_a_pooler(
+    make_client: MakeClient, pair: Pair, sql_on: Callable[[Server], Sql], tmp_path: Path
+) -> None:
+    """The pooler leads to a standby for a while, then to the new primary."""
+    target = pair.primary
+    with closing(Proxy(lambda: port_of(target.tcp_dsn()))) as proxy:
+        dsn = through(pair.tcp_dsn(target), proxy.port)
+        with pgbouncer(require_pgbouncer(), dsn, tmp_path, pool_size=3) as bouncer:
+            client = make_client(bouncer.dsn, retry_for=60, maintain=False)
+            client.send("q", 1)
+            pair.fail_over("fast")
+            pair.attach()
+            with pytest.raises(DatabaseUnavailable, match="takes no changes"):
+                make_client(bouncer.dsn, retry_for=0).send("q", 2)
+            attempt = Attempt(lambda: client.send("q", 3))
+            assert not threading.Event().wait(0.2)
+            assert attempt.is_alive()
+            target = pair.primary
+            proxy.cut()
+            assert attempt.finish() is None
+    assert payloads_in(sql_on(pair.primary)) == [1, 3]
 
 
 async def test_a_worker_goes_on(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,17 +14,20 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock import Client, LeaseLost, NewMessage
+import penstock
+from penstock import App, AsyncClient, Client, LeaseLost, NewMessage
 from tests.dashboard.conftest import Served
 from tests.embedded.processes import eventually
 from tests.failures.clients import MakeClient
-from tests.failures.conftest import Sql, backends, count_in
-from tests.failures.pgbouncer import PgBouncer, find_pgbouncer, pgbouncer
+from tests.failures.conftest import Sql, backends, count_in, payloads_in
+from tests.failures.load import Publisher, hardy_stream, take
+from tests.failures.pgbouncer import PgBouncer, pgbouncer, require_pgbouncer
 from tests.failures.test_consume import is_extended
 from tests.failures.test_listener import (
     POLLED_SECONDS,
     WOKEN_SECONDS,
     listening,
+    pending,
     send_and_time,
     streams,
     wait_until_listening,
@@ -33,9 +39,7 @@ POOL_SIZE = 2
 @pytest.fixture
 def bouncer(tmp_path: Path, tcp_dsn: str, queue: str) -> Iterator[PgBouncer]:
     """A PgBouncer in front of the test's database, with two sessions for all."""
-    program = find_pgbouncer()
-    if program is None:
-        pytest.skip("PgBouncer is not installed")
+    program = require_pgbouncer()
     with pgbouncer(program, tcp_dsn, tmp_path, pool_size=POOL_SIZE) as one:
         yield one
 
@@ -219,3 +223,126 @@ def test_pages_of_the_dashboard_need_a_role_that_only_views(
             "select current_setting('role'), current_setting('default_transaction_read_only')"
         ).fetchone()
         assert left == ("none", "off")
+
+
+# Workers, crowds, restarts
+
+
+@pytest.mark.parametrize("listens", [True, False], ids=["listens", "polls"])
+async def test_a_worker_and_its_results(
+    *, bouncer: PgBouncer, tcp_dsn: str, queue: str, sql18: Sql, listens: bool
+) -> None:
+    app = App(bouncer.dsn, listen_dsn=tcp_dsn if listens else None)
+
+    @app.task(queue=queue, result=True)
+    async def double(x: int) -> int:
+        return 2 * x
+
+    @app.task(queue=queue, max_attempts=2, retry_delays=[0])
+    async def fail() -> None:
+        raise ValueError("as it should")
+
+    async with app, penstock.Worker(app):
+        handles = await double.enqueue_many_async([{"x": x} for x in range(100)])
+        await fail.enqueue_async()
+        assert [await handle.result_async(timeout=30) for handle in handles] == [2 * x for x in range(100)]
+        eventually(lambda: dead(sql18) == 1, "it is a dead letter")
+        assert bool(listening_or_watching(sql18)) is listens
+    assert {count for _, count in prepared(bouncer)} == {0}
+
+
+def dead(sql: Sql) -> int:
+    (count,) = sql.execute("select dead_count from penstock.get_queue_statistics('q')").fetchone() or (0,)
+    return int(count)
+
+
+def listening_or_watching(sql: Sql) -> int:
+    """How many sessions hold the lock of a queue that they watch: only a listener does."""
+    return sql.execute(
+        "select distinct l.pid from pg_locks l join pg_database d on d.oid = l.database"
+        " where l.locktype = 'advisory' and d.datname = current_database() and l.objsubid = 1"
+    ).rowcount
+
+
+CROWD = 5000
+CROWD_QUEUES = 50
+CROWD_CLIENTS = 10
+CROWD_SESSIONS = 50
+
+
+@pytest.mark.slow
+async def test_a_crowd_of_idle_consumers(tmp_path: Path, tcp_dsn: str, sql18: Sql) -> None:
+    """Five thousand wait over fifty sessions, and each queue has its message within seconds."""
+    sql18.execute(
+        "select penstock.create_queue('crowd ' || i) from generate_series(1, %s) i", (CROWD_QUEUES,)
+    )
+    got: asyncio.Queue[str] = asyncio.Queue()
+    looked = 0
+
+    async def consume(client: AsyncClient, number: int) -> None:
+        async for message in client.consume(f"crowd {1 + number % CROWD_QUEUES}"):
+            await message.ack()
+            got.put_nowait(message.queue_name)
+
+    with pgbouncer(require_pgbouncer(), tcp_dsn, tmp_path, pool_size=CROWD_SESSIONS) as bouncer:
+        clients = [AsyncClient(bouncer.dsn, max_connections=50) for _ in range(CROWD_CLIENTS)]
+        async with AsyncExitStack() as stack:
+            for client in clients:
+                await stack.enter_async_context(client)
+            tasks = [asyncio.create_task(consume(clients[n % CROWD_CLIENTS], n)) for n in range(CROWD)]
+            while looked < CROWD:
+                await asyncio.sleep(0.05)
+                looked = sum(waiting(client) for client in clients)
+            begin = time.monotonic()
+            sql18.execute(
+                "select penstock.send_message('crowd ' || i, '1') from generate_series(1, %s) i",
+                (CROWD_QUEUES,),
+            )
+            async with asyncio.timeout(POLLED_SECONDS):
+                names = {await got.get() for _ in range(CROWD_QUEUES)}
+            print(f"{CROWD_QUEUES} messages came after {time.monotonic() - begin:.2f} s")
+            sessions = sql18.execute(
+                "select from pg_stat_activity where datname = current_database()"
+                " and backend_type = 'client backend' and pid <> pg_backend_pid()"
+            ).rowcount
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(names) == CROWD_QUEUES
+    assert sessions <= CROWD_SESSIONS
+
+
+def waiting(client: AsyncClient) -> int:
+    """How many consumers of a client have looked, and wait."""
+    runtime: Any = client._runtime
+    return sum(consumer._watch is not None for consumer in runtime._consumers)
+
+
+def test_a_restart_of_the_pooler_under_load(
+    make_client: MakeClient, bouncer: PgBouncer, queue: str, sql18: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = make_client(bouncer.dsn, retry_for=60)
+    with hardy_stream(client) as stream:
+        publisher = Publisher(client)
+        for _ in range(2):
+            publisher.wait_for(30, 10)
+            bouncer.stop()
+            bouncer.start()
+        publisher.wait_for(30, 20)
+        publisher.stop()
+        take(stream, publisher.sent)
+        eventually(lambda: pending(sql18) == 0, "each was acknowledged")
+    assert set(payloads_in(sql18)) == set(publisher.sent)
+    assert sum("waiting for the database" in record.getMessage() for record in caplog.records) <= 2
+
+
+def test_calls_on_a_connection_of_the_caller(bouncer: PgBouncer, queue: str, sql18: Sql) -> None:
+    with (
+        closing(Client(bouncer.dsn)) as client,
+        psycopg.connect(bouncer.dsn, prepare_threshold=None) as connection,
+    ):
+        for number in range(20):
+            with connection.transaction():
+                client.using(connection).send(queue, number)
+    assert count_in(sql18) == 20
+    assert {count for _, count in prepared(bouncer)} == {0}

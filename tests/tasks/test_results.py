@@ -23,7 +23,7 @@ import penstock._async.waiting
 import penstock._sync.waiting
 from penstock import App, InvalidArgument, NotFound, PayloadInvalid, TaskFailed
 from penstock.embedded import Server
-from tests.failures.pgbouncer import find_pgbouncer, pgbouncer
+from tests.failures.pgbouncer import pgbouncer, require_pgbouncer
 
 from . import kinds
 from .kinds import Point
@@ -327,9 +327,7 @@ async def test_a_task_may_wait_for_another(app: App) -> None:
 @contextmanager
 def pooled(server: Server, dsn: str, directory: Path) -> Iterator[str]:
     """A PgBouncer in front of the database: LISTEN does not work there."""
-    program = find_pgbouncer()
-    if program is None:
-        pytest.skip("PgBouncer is not installed")
+    program = require_pgbouncer()
     tcp = server.tcp_dsn(psycopg.conninfo.conninfo_to_dict(dsn)["dbname"])  # type: ignore[arg-type]
     with pgbouncer(program, tcp, directory, pool_size=3) as one:
         yield one.dsn
