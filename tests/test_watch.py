@@ -270,3 +270,44 @@ def test_a_session_that_became_idle_after_its_consumers_left_hands_over(one: Wat
     time.at = one.check_at
     one.check()
     assert wanted(one) is Role.STANDBY
+
+
+def test_a_session_that_is_next_steps_back_after_a_moment_without_room(
+    one: Watch, time: Time, changes: list[None]
+) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.be_next(True)
+    one.stay()
+    assert not one.is_next_in_vain
+    before = len(changes)
+    one.leave(flag)
+    assert len(changes) == before + 1
+    assert one.check_at == time.at + LINGER_SECONDS
+    assert not one.is_next_in_vain
+    time.at = one.check_at
+    one.check()
+    assert one.is_next_in_vain
+    # A consumer has room again.
+    one.enter(flag)
+    assert not one.is_next_in_vain
+    assert wanted(one) is Role.IDLE
+
+
+def test_a_session_that_became_next_after_its_consumers_left_steps_back(one: Watch, time: Time) -> None:
+    flag = Flag()
+    one.enter(flag)
+    one.leave(flag)
+    one.be_next(True)
+    time.at = one.check_at
+    one.check()
+    assert one.is_next_in_vain
+    one.be_next(False)
+    assert not one.is_next_in_vain
+
+
+@pytest.mark.parametrize("role", [Role.IDLE, Role.POLLING, Role.DEAF])
+def test_a_session_that_watches_or_listens_no_more_is_not_next(one: Watch, role: Role) -> None:
+    one.be_next(True)
+    one.begin(role)
+    assert not one.is_next

@@ -2,7 +2,8 @@
 
 At most one session watches a queue. While it is idle, each send notifies it. While many messages come, it
 looks every few milliseconds, and sends do not notify: commits with NOTIFY go one at a time. The other
-sessions stand by: they look once a second, and the watching session notifies them when it has no more room.
+sessions stand by: they look once a second. One of them is next: the watching session notifies it when it has
+no more room.
 
 The consumers of a client wait together: the first of them looks for all.
 """
@@ -75,6 +76,8 @@ class Watch:
     def __init__(self, queue_name: str, changed: Callable[[Watch], None]) -> None:
         self.queue_name = queue_name
         self.role = Role.DEAF
+        # The session stands by, and is told of a handover before the others.
+        self.is_next = False
         # When the listener has to compare `wanted` and `role` again.
         self.check_at = math.inf
         self._changed = changed
@@ -122,7 +125,7 @@ class Watch:
                 next(iter(self._waiting)).set()
             elif not self._waiting:
                 self._left_at = now()
-                needs_check = self.role.is_watching and self.check_at == math.inf
+                needs_check = self._has_a_part and self.check_at == math.inf
                 if needs_check:
                     self.check_at = self._left_at + LINGER_SECONDS
         if needs_check:
@@ -183,6 +186,23 @@ class Watch:
     # For the listener
 
     @property
+    def _has_a_part(self) -> bool:
+        """Whether other sessions count on this one."""
+        return self.role.is_watching or self.is_next
+
+    @property
+    def is_next_in_vain(self) -> bool:
+        """The session is next, and has had no room for a while."""
+        with self._lock:
+            return self.is_next and not self._waiting and now() >= self._left_at + LINGER_SECONDS
+
+    def be_next(self, is_next: bool) -> None:
+        with self._lock:
+            self.is_next = is_next
+            if is_next and not self._waiting:
+                self.check_at = now() + LINGER_SECONDS
+
+    @property
     def wanted(self) -> Role:
         """The role that the session should have now."""
         with self._lock:
@@ -209,6 +229,7 @@ class Watch:
             if self.role is Role.POLLING and self._found_at < self._began_at:
                 self._quiet_seconds = min(2 * self._quiet_seconds, LONGEST_QUIET_SECONDS)
             self.role = role
+            self.is_next = False
             self._began_at = now()
             self._may_try = False
             self._step = 0
@@ -246,7 +267,7 @@ class Watch:
     def check(self) -> None:
         """check_at is over."""
         with self._lock:
-            is_empty = not self._waiting and self.role.is_watching
+            is_empty = not self._waiting and self._has_a_part
             self.check_at = max(now(), self._left_at + LINGER_SECONDS) if is_empty else math.inf
 
     def wake(self) -> None:

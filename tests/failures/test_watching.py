@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from queue import Empty, Queue
 from typing import Any
@@ -60,6 +60,10 @@ class Consumer:
     @property
     def role(self) -> Role | None:
         return None if self.watch is None else self.watch.role
+
+    @property
+    def is_next(self) -> bool:
+        return self.watch is not None and self.watch.is_next
 
     def has_looked(self) -> bool:
         """Whether it has looked since the role of its session changed."""
@@ -143,6 +147,147 @@ def test_a_session_without_room_hands_over(consumers: Callable[[], Consumer], sq
     becomes(second, Role.IDLE)
     send(sql18, 2)
     assert second.next(PROMPT_SECONDS) == 2
+
+
+def line_up(consumers: Callable[[], Consumer], number: int) -> list[Consumer]:
+    """The first watches, the second is next, the others stand by."""
+    everyone = [consumers()]
+    becomes(everyone[0], Role.IDLE)
+    everyone.append(consumers())
+    eventually(lambda: everyone[1].is_next, "the second is next", 15)
+    for _ in range(number - 2):
+        everyone.append(consumers())
+        becomes(everyone[-1], Role.STANDBY)
+        eventually(lambda: not everyone[-1].watch or not everyone[-1].watch._may_try, "it has tried", 15)
+    assert [one.is_next for one in everyone] == [False, True] + [False] * (number - 2)
+    return everyone
+
+
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the statements by which sessions try to watch from now on."""
+    tried: list[str] = []
+
+    def note(name: str) -> None:
+        statement: Callable[[Sequence[calls.WatchKeys]], str] = getattr(calls, name)
+
+        def noted(queues: Sequence[calls.WatchKeys]) -> str:
+            tried.append(name)
+            return statement(queues)
+
+        monkeypatch.setattr(calls, name, noted)
+
+    note("try_to_watch")
+    note("try_to_watch_or_be_next")
+    return tried
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_handover_wakes_the_next_session_alone(
+    consumers: Callable[[], Consumer], sql18: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one that is next, it wakes all that stand by: one of them watches, one is next from then on."""
+    everyone = line_up(consumers, 5)
+    tried = tries(monkeypatch)
+    everyone[0].may_go_on.clear()
+    send(sql18, 1)
+    assert everyone[0].next(PROMPT_SECONDS) == 1
+    becomes(everyone[1], Role.IDLE)
+    # A notification to all would have come with the one to the next session.
+    time.sleep(0.2)
+    assert tried == ["try_to_watch"]
+    assert not any(one.is_next for one in everyone)
+    everyone[1].may_go_on.clear()
+    send(sql18, 2)
+    assert everyone[1].next(PROMPT_SECONDS) == 2
+    rest = everyone[2:]
+    eventually(lambda: [one.role for one in rest].count(Role.IDLE) == 1, "one of the others watches", 15)
+    eventually(lambda: [one.is_next for one in rest].count(True) == 1, "another one is next", 15)
+    assert tried == ["try_to_watch"] + ["try_to_watch_or_be_next"] * 3
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_session_is_next_once_however_often_it_tries(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Advisory locks count: when it watches, another session can be next."""
+    first, second = line_up(consumers, 2)
+    tried = tries(monkeypatch)
+    for number in range(1, 4):
+        sql18.execute(f'notify "{keys_of(sql18).handover_channel}"'.encode())
+        eventually(lambda number=number: len(tried) == number, "it has tried in vain", 15)
+    first.may_go_on.clear()
+    send(sql18, 1)
+    becomes(second, Role.IDLE)
+    with session(tcp_dsn) as other:
+        take(other, keys_of(sql18).next)
+
+
+def test_a_handover_before_the_next_session_listens_is_not_missed(
+    sql18: Sql, tcp_dsn: str, queue: str
+) -> None:
+    keys = keys_of(sql18)
+    with session(tcp_dsn) as watching, session(tcp_dsn) as following:
+        take(watching, keys.watching)
+        got = following.execute(calls.try_to_watch_or_be_next([keys]).encode()).fetchone()
+        assert got == (str(keys.next),)
+        watching.execute(calls.hand_over(keys, is_idle=False).encode())
+        listens, tries_again = calls.hear_as_next([keys]).split("; ")
+        following.execute(listens.encode())
+        assert following.execute(tries_again.encode()).fetchone() == (str(keys.watching),)
+
+
+def test_a_session_that_is_next_and_hangs_costs_a_second(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str
+) -> None:
+    with session(tcp_dsn) as hanging:
+        take(hanging, keys_of(sql18).next)
+        first = consumers()
+        becomes(first, Role.IDLE)
+        second = consumers()
+        becomes(second, Role.STANDBY)
+        first.may_go_on.clear()
+        for number in range(10):
+            send(sql18, number)
+            eventually(lambda: not first.has_nothing() or not second.has_nothing(), "one gets it")
+            if not first.has_nothing():
+                break
+            # It happened to look.
+            assert second.next(1) == number
+        assert first.next(1) == number
+        send(sql18, "-1")
+        assert second.next(SLOW_POLL_SECONDS) == -1
+
+
+@pytest.mark.usefixtures("no_polling")
+def test_a_session_that_stops_is_next_no_more(
+    consumers: Callable[[], Consumer], sql18: Sql, tcp_dsn: str
+) -> None:
+    _, second = line_up(consumers, 2)
+    second.stop()
+    with session(tcp_dsn) as other:
+        take(other, keys_of(sql18).next)
+
+
+@pytest.mark.parametrize("is_watched", [False, True], ids=["handed over", "watched"])
+def test_a_session_that_steps_back_passes_on_a_handover_that_it_could_not_heed(
+    sql18: Sql, tcp_dsn: str, queue: str, is_watched: bool
+) -> None:
+    keys = keys_of(sql18)
+    with session(tcp_dsn) as watching, session(tcp_dsn) as following, session(tcp_dsn) as ear:
+        ear.execute(calls.listen(keys.handover_channel))
+        take(watching, keys.watching)
+        take(following, keys.next)
+        if not is_watched:
+            # To the one that is next, which has no room.
+            watching.execute(calls.hand_over(keys, is_idle=False))
+        following.execute(calls.step_back([keys], tells=True))
+        following.execute(f"notify \"{keys.handover_channel}\", 'end'")
+        heard = [
+            notification.payload for notification in ear.notifies(timeout=5, stop_after=1 + (not is_watched))
+        ]
+        assert heard == (["end"] if is_watched else ["", "end"])
+        watching.execute("set lock_timeout = '1ms'")
+        take(watching, keys.next)
 
 
 @pytest.mark.usefixtures("no_polling")

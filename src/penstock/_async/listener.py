@@ -32,7 +32,7 @@ ANSWER_SECONDS = 5.0
 # How long close() waits for a connection that is being made.
 CLOSE_SECONDS = 1.0
 # A session watches so many queues that it holds at most this share of the locks that the server has room for:
-# two for each queue. It looks at the others once a second.
+# two for each queue, and one where it is next. It looks at the others once a second.
 SHARE_OF_LOCKS = 0.2
 # Between attempts to connect.
 FIRST_PAUSE_SECONDS = 0.1
@@ -210,6 +210,8 @@ class AsyncListener:
             for watch, keys in self._tended.items()
             if watch.role.is_watching
         ]
+        if left := [keys for watch, keys in self._tended.items() if watch.is_next]:
+            handed_over.append(calls.step_back(left, tells=True))
         if handed_over:
             await self._command(connection, "; ".join(handed_over), is_last=True)
 
@@ -224,9 +226,11 @@ class AsyncListener:
         for watch in self._tended.keys() - watches.keys():
             if watch.role.is_watching:
                 await self._hand_over(connection, watch, self._tended[watch])
+            elif watch.is_next:
+                await self._step_back(connection, [watch])
             keys = self._tended.pop(watch)
             self._timed.discard(watch)
-            for channel in (keys.channel, keys.handover_channel):
+            for channel in (keys.channel, keys.handover_channel, keys.next_channel):
                 if self._by_channel.get(channel) is watch:
                     del self._by_channel[channel]
             watch.begin(Role.DEAF)
@@ -240,7 +244,8 @@ class AsyncListener:
             self._wake(channel)
         for watch in watches.keys() - self._tended.keys():
             keys = self._tended[watch] = watches[watch]
-            self._by_channel[keys.channel] = self._by_channel[keys.handover_channel] = watch
+            for channel in (keys.channel, keys.handover_channel, keys.next_channel):
+                self._by_channel[channel] = watch
             watch.begin(Role.STANDBY)
             watch.offer()
             self._stirred.add(watch)
@@ -271,6 +276,9 @@ class AsyncListener:
                 else:
                     await self._change(connection, watch, keys, wanted)
                 self._stirred.add(watch)  # it may want the next role already
+            elif watch.is_next_in_vain:
+                changed = True
+                await self._step_back(connection, [watch])
             if watch.check_at < math.inf:
                 self._timed.add(watch)
             else:
@@ -280,15 +288,26 @@ class AsyncListener:
         return changed
 
     async def _begin_watching(self, connection: Connection, candidates: dict[Watch, Role]) -> None:
-        """Watch those of the queues that no other session watches, with two statements for all."""
-        free = self._most_watched - sum(watch.role.is_watching for watch in self._tended)
-        chosen = list(candidates)[: max(0, free)]
-        got = await self._try(connection, calls.try_to_watch, chosen)
-        idle = await self._try(
+        """Watch those of the queues that no other session watches, with a few statements for all.
+
+        Where another session watches, this one is next, if no third one is.
+        """
+        first = [watch for watch in candidates if watch.is_next]
+        free = self._most_watched - sum(watch.role.is_watching or watch.is_next for watch in self._tended)
+        others = [watch for watch in candidates if not watch.is_next][: max(0, free)]
+        locks = await self._try(connection, calls.try_to_watch, first)
+        locks |= await self._try(connection, calls.try_to_watch_or_be_next, others)
+        following = [watch for watch in others if self._tended[watch].next in locks]
+        locks |= await self._try(connection, calls.hear_as_next, following)
+        for watch in following:
+            watch.be_next(True)
+        got = {watch for watch in candidates if self._tended[watch].watching in locks}
+        await self._step_back(connection, [watch for watch in got if watch.is_next], tells=False)
+        locks = await self._try(
             connection, calls.try_to_idle, [watch for watch in got if candidates[watch] is Role.IDLE]
         )
         for watch in candidates:
-            if watch in idle:
+            if self._tended[watch].idle in locks:
                 watch.begin(Role.IDLE)
             elif watch in got:
                 watch.begin(Role.POLLING)
@@ -296,19 +315,27 @@ class AsyncListener:
             else:
                 watch.stay()
 
+    async def _step_back(
+        self, connection: Connection, watches: Sequence[Watch], *, tells: bool = True
+    ) -> None:
+        """Be next no more."""
+        if watches:
+            keys = [self._tended[watch] for watch in watches]
+            await self._command(connection, calls.step_back(keys, tells=tells))
+        for watch in watches:
+            watch.be_next(False)
+
     async def _try(
         self,
         connection: Connection,
         statement: Callable[[Sequence[WatchKeys]], str],
         watches: Sequence[Watch],
-    ) -> set[Watch]:
-        """Those of the watches whose lock the session has got."""
+    ) -> set[int]:
+        """The keys of the locks that the session has got."""
         if not watches:
             return set()
-        keys = [self._tended[watch] for watch in watches]
-        listed = await self._command(connection, statement(keys)) or b""
-        got = {int(key) for key in listed.split(b",") if key}
-        return {watch for watch in watches if got & {*self._tended[watch][2:]}}
+        listed = await self._command(connection, statement([self._tended[watch] for watch in watches])) or b""
+        return {int(key) for key in listed.split(b",") if key}
 
     async def _change(self, connection: Connection, watch: Watch, keys: WatchKeys, wanted: Role) -> None:
         """Give a session that watches a queue another role."""
@@ -317,7 +344,7 @@ class AsyncListener:
         elif watch.role is Role.IDLE:
             await self._command(connection, calls.start_polling(keys))
             watch.begin(Role.POLLING)
-        elif await self._try(connection, calls.try_to_idle, [watch]):
+        elif keys.idle in await self._try(connection, calls.try_to_idle, [watch]):
             watch.begin(Role.IDLE)
         else:
             watch.stay()

@@ -26,12 +26,15 @@ __all__ = [
     "Session",
     "WatchKeys",
     "hand_over",
+    "hear_as_next",
     "listen",
     "probe",
     "session",
     "start_polling",
+    "step_back",
     "try_to_idle",
     "try_to_watch",
+    "try_to_watch_or_be_next",
     "unlisten",
     "watch_keys",
 ]
@@ -99,7 +102,8 @@ def unlisten(channel_name: str) -> str:
 
 
 # The session that watches a queue has an advisory lock with the key `watching`. While it is idle, it has one
-# with the key `idle`, too: penstock._wake() notifies only then (wakeups.sql has the same seed).
+# with the key `idle`, too: penstock._wake() notifies only then (wakeups.sql has the same seed). One of the
+# sessions that stand by has the lock `next`, and hears of a handover alone: else each would wake all of them.
 
 
 # A notification of penstock._wake_all() on the handover channel.
@@ -111,27 +115,68 @@ class WatchKeys(NamedTuple):
 
     channel: str
     handover_channel: str
+    next_channel: str
     watching: int
     idle: int
+    next: int
 
 
 def watch_keys(queue_name: str) -> Call[WatchKeys]:
     text = (
         "select penstock.channel(cast(%s as pg_catalog.text)), "
         "pg_catalog.hashtextextended(cast(%s as pg_catalog.text), 1346719318), "
-        "pg_catalog.hashtextextended(cast(%s as pg_catalog.text), 1346719317)"
+        "pg_catalog.hashtextextended(cast(%s as pg_catalog.text), 1346719317), "
+        "pg_catalog.hashtextextended(cast(%s as pg_catalog.text), 1346719319)"
     )
 
     def parse(found: Sequence[Sequence[Any]]) -> WatchKeys:
-        channel, watching, idle = found[0]
-        return WatchKeys(channel, "watch:" + channel.removeprefix("queue:"), watching, idle)
+        channel, *locks = found[0]
+        name = channel.removeprefix("queue:")
+        return WatchKeys(channel, f"watch:{name}", f"next:{name}", *locks)
 
-    return Call("channel", text, (queue_name,) * 3, parse, Repeat.SAFE)
+    return Call("channel", text, (queue_name,) * 4, parse, Repeat.SAFE)
 
 
 def try_to_watch(queues: Sequence[WatchKeys]) -> str:
     """Try to watch queues. Returns the keys that this session has got, separated by commas."""
     return _try_to_lock([keys.watching for keys in queues])
+
+
+def try_to_watch_or_be_next(queues: Sequence[WatchKeys]) -> str:
+    """Try to watch queues, or else to be next. Returns the keys that this session has got."""
+    pairs = ",".join(
+        f"(cast({keys.watching} as pg_catalog.int8), cast({keys.next} as pg_catalog.int8))" for keys in queues
+    )
+    return (
+        "select pg_catalog.string_agg(cast("
+        "case when pg_catalog.pg_try_advisory_lock(q.watching) then q.watching"
+        " when pg_catalog.pg_try_advisory_lock(q.following) then q.following end"
+        f" as pg_catalog.text), ',') from (values {pairs}) q(watching, following)"
+    )
+
+
+def hear_as_next(queues: Sequence[WatchKeys]) -> str:
+    """Hear of handovers. Then try to watch once more: one may have come before this session listened."""
+    listens = [listen(keys.next_channel) for keys in queues]
+    return "; ".join([*listens, _try_to_lock([keys.watching for keys in queues])])
+
+
+def step_back(queues: Sequence[WatchKeys], *, tells: bool) -> str:
+    """Be next no more.
+
+    tells: if no session watches the queue, a handover came that this session cannot heed. Then tell all that
+    stand by.
+    """
+    statements = []
+    for keys in queues:
+        told = (
+            f", case when pg_catalog.pg_try_advisory_lock_shared({keys.watching})"
+            f" then pg_catalog.concat(pg_catalog.pg_advisory_unlock_shared({keys.watching}),"
+            f" pg_catalog.pg_notify({_literal(keys.handover_channel)}, '')) end"
+        )
+        unlock = f"select pg_catalog.pg_advisory_unlock({keys.next})"
+        statements += [unlisten(keys.next_channel), unlock + told if tells else unlock]
+    return "; ".join(statements)
 
 
 def try_to_idle(queues: Sequence[WatchKeys]) -> str:
@@ -154,9 +199,13 @@ def start_polling(keys: WatchKeys) -> str:
 
 
 def hand_over(keys: WatchKeys, *, is_idle: bool) -> str:
-    """Stop watching, and tell the sessions that stand by."""
+    """Stop watching, and tell the session that is next; if there is none, all that stand by."""
     unlock = f"pg_catalog.pg_advisory_unlock({keys.idle}), " if is_idle else ""
-    channel = _literal(keys.handover_channel)
+    to_all = f"pg_catalog.pg_advisory_unlock_shared({keys.next}) then {_literal(keys.handover_channel)}"
+    channel = (
+        f"case when pg_catalog.pg_try_advisory_lock_shared({keys.next})"
+        f" then case when {to_all} end else {_literal(keys.next_channel)} end"
+    )
     return (
         f"{unlisten(keys.channel)}; "
         f"select {unlock}pg_catalog.pg_advisory_unlock({keys.watching}), pg_catalog.pg_notify({channel}, '')"
