@@ -96,3 +96,14 @@ def test_open_groups(connect18: Connect) -> None:
 
 def _blocks(seen: Observed) -> int:
     return seen.blocks
+
+
+def test_a_publish_to_many_queues_reads_few_blocks_of_each(connect18: Connect) -> None:
+    """The row and its entries in the indexes: not one statement for each queue."""
+    sql = connect18()
+    sql.execute("select penstock.create_topic('t')")
+    sql.execute("select count(penstock.create_queue('q' || n, 't')) from generate_series(1, 500) n")
+    sql.execute("analyze")
+    seen = maintain(Session(sql), "select penstock.publish_message('t', '1')")
+    assert len(seen.statements) < 50
+    assert seen.blocks < 500 * 6
