@@ -290,9 +290,9 @@ end
 $$;
 comment on function penstock.advance_operation is
     'Does the next batch of an operation and returns the operation; no row if another session is at it. Commit '
-    'after each call, and call again until finished_at is set. With a rate or a canary a call may have nothing to '
-    'do yet. A redrive stops itself if its canary dies again or is deleted, or if ten messages and a tenth of the '
-    'redriven ones die of the same error. Letters that another session has locked are left to it; note says how many.';
+    'after each call, and call again until finished_at is set. A call may have nothing to do yet. A redrive stops '
+    'itself if its canary dies or is deleted, or if ten messages and a tenth of the redriven ones die of the same '
+    'error. Letters that another session has locked stay (note).';
 
 create or replace function penstock.cancel_operation(operation_id bigint) returns boolean
 language plpgsql security definer
