@@ -1,6 +1,7 @@
 """A dashboard on a real socket, served in a thread, on a database of the test."""
 
 import asyncio
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,8 @@ from penstock import Client
 from penstock.dashboard import DashboardService
 
 PATIENCE = 20.0
+# Not used: the dashboard speaks HTTP. A context of its own for each client would take longer than a request.
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Served:
@@ -52,7 +55,7 @@ class Served:
 
     def client(self, **options: Any) -> httpx.Client:
         """A client that has no proof of its own."""
-        return httpx.Client(base_url=self.url, timeout=PATIENCE, **options)
+        return httpx.Client(base_url=self.url, timeout=PATIENCE, verify=TLS, **options)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Run a function in the loop of the server."""
