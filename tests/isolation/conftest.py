@@ -1,6 +1,7 @@
 """Specs: the sessions of a test, with what must hold checked at its end.
 
-They share one database a server, emptied before each: one for each would take longer than the test.
+They share one database a server, emptied before each, and its sessions: new ones would take longer than the
+test.
 """
 
 from collections.abc import Iterator
@@ -9,9 +10,9 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from penstock.embedded import Server
-from tests.conftest import Servers, connections
+from tests.conftest import Servers
 from tests.isolation.invariants import broken
-from tests.isolation.session import Spec, open_spec
+from tests.isolation.session import Spec, lend_spec
 from tests.sql.conftest import Lent
 
 EMPTY = """
@@ -57,16 +58,16 @@ def shared_database18(servers: Servers, server18: Server) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def lent() -> Iterator[Lent]:
-    """The session that empties the database and looks at it in the end: it need not be a new one."""
+    """The sessions of the tests, and the one that empties the database and looks at it in the end."""
     with ExitStack() as stack:
         yield Lent(stack)
 
 
 @contextmanager
 def emptied(dsn: str, lent: Lent) -> Iterator[Spec]:
-    with lent.to_a_test(dsn) as owner, connections(dsn) as connect:
+    with lent.to_a_test(dsn) as owner:
         owner.execute(EMPTY)
-        with open_spec(connect, owner) as spec:
+        with lend_spec(lambda: lent.to_a_test(dsn), owner) as spec:
             yield spec
         assert broken(owner) == []
 

@@ -5,18 +5,21 @@ another session: that is what a test waits for, never for time to pass.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from psycopg.sql import SQL, Composed, Identifier, Placeholder
 
 from tests.conftest import Connect
 
 Row = tuple[Any, ...]
+# Lends a connection to a test.
+Lend = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 Isolation = Literal["read committed", "repeatable read", "serializable"]
 
 PATIENCE_SECONDS = 30
@@ -104,9 +107,14 @@ class Session:
         self.pid = connection.info.backend_pid
 
     def close(self) -> None:
-        self._connection.cancel_safe()
+        """End what runs, and the transaction. A session that had to be interrupted is not used again."""
+        if self._connection.info.transaction_status == TransactionStatus.ACTIVE:
+            self._connection.cancel_safe()
+            self._thread.shutdown()
+            self._connection.close()
         self._thread.shutdown()
-        self._connection.close()
+        if not self._connection.closed:
+            self._connection.rollback()
 
     def start(self, function: str, /, *arguments: Any, **named: Any) -> Step:
         """Calls a function of the schema, without waiting for it."""
@@ -203,15 +211,13 @@ def claims(rows: list[Row]) -> list[Claim]:
 class Spec:
     """The sessions of one test."""
 
-    def __init__(
-        self, connect: Connect, stack: ExitStack, watcher: psycopg.Connection[Any] | None = None
-    ) -> None:
-        self._connect = connect
+    def __init__(self, lend: Lend, stack: ExitStack, watcher: psycopg.Connection[Any]) -> None:
+        self._lend = lend
         self._stack = stack
-        self.watcher = connect() if watcher is None else watcher
+        self.watcher = watcher
 
     def session(self) -> Session:
-        connection = self._connect()
+        connection = self._stack.enter_context(self._lend())
         connection.execute(f"set statement_timeout = '{PATIENCE_SECONDS}s'")
         session = Session(connection, self.watcher)
         self._stack.callback(session.close)
@@ -242,6 +248,14 @@ class Spec:
 
 
 @contextmanager
-def open_spec(connect: Connect, watcher: psycopg.Connection[Any] | None = None) -> Iterator[Spec]:
+def open_spec(connect: Connect) -> Iterator[Spec]:
+    """Sessions that are new, and are closed with the connections of the test."""
     with ExitStack() as stack:
-        yield Spec(connect, stack, watcher)
+        yield Spec(lambda: nullcontext(connect()), stack, connect())
+
+
+@contextmanager
+def lend_spec(lend: Lend, watcher: psycopg.Connection[Any]) -> Iterator[Spec]:
+    """Sessions that the tests before may have used."""
+    with ExitStack() as stack:
+        yield Spec(lend, stack, watcher)

@@ -134,7 +134,7 @@ class Emptied:
 
 
 class Lent:
-    """One session for each database, lent to one test after the other.
+    """Sessions for each database, lent to one test after the other.
 
     A new one reads the catalog and compiles and plans each function again: four times the work of the test.
     """
@@ -146,12 +146,12 @@ class Lent:
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._idle: dict[str, psycopg.Connection[Any]] = {}
+        self._idle: dict[str, list[psycopg.Connection[Any]]] = {}
 
     @contextmanager
     def to_a_test(self, dsn: str) -> Iterator[psycopg.Connection[Any]]:
-        connection = self._idle.pop(dsn, None)
-        if connection is None or not self._answers(connection):
+        connection = self._pop(dsn)
+        if connection is None:
             connection = psycopg.connect(dsn, autocommit=True)
             self._stack.callback(connection.close)
         try:
@@ -159,9 +159,18 @@ class Lent:
         finally:
             if self._is_as_new(connection):
                 connection.execute(self.RESET)
-                self._idle[dsn] = connection
+                self._idle.setdefault(dsn, []).append(connection)
             else:
                 connection.close()
+
+    def _pop(self, dsn: str) -> psycopg.Connection[Any] | None:
+        """The session that was used last, since it has met most of the schema."""
+        idle = self._idle.get(dsn, [])
+        while idle:
+            connection = idle.pop()
+            if self._answers(connection):
+                return connection
+        return None
 
     def _answers(self, connection: psycopg.Connection[Any]) -> bool:
         try:
@@ -177,7 +186,10 @@ class Lent:
             return False
         if connection._notice_handlers or connection._notify_handlers or not connection.autocommit:
             return False
-        return connection.execute("select pg_listening_channels()").fetchall() == []
+        try:
+            return connection.execute("select pg_listening_channels()").fetchall() == []
+        except psycopg.OperationalError:
+            return False  # the test has ended the session
 
 
 @pytest.fixture(scope="session")
