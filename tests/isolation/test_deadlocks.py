@@ -290,7 +290,7 @@ def test_ack_x_maintain_that_adds_and_drops_days(own_spec: Spec) -> None:
     )
     holder.run(CLOSE_GATE, 0)
     # On a slow machine a call before has done a part of the chores: the next one would go on with the rest.
-    own_spec.watcher.execute("update penstock.upkeep set after_queue = 0")
+    own_spec.watcher.execute("update penstock.upkeep set after_queue = 0, after_group = 0")
     b.move_clock("10 minutes")
     maintain = b.waits("maintain")
     ack = a.start("ack_message", QUEUES[0], message[0], "w")
