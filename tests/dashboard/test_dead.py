@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock import Client
@@ -123,6 +124,32 @@ def test_a_redrive_goes_on_after_a_restart(serve: Serve, queue: Client) -> None:
     with serve().client() as client:
         ended = _ends(Browser(client), number, lambda each: each["finished_at"] is not None)
     assert (ended["state"], ended["done_count"]) == ("done", 300)
+
+
+FAIL = """
+    create function public.fail() returns trigger language plpgsql as $$ begin raise 'damaged'; end $$;
+    create trigger fail before delete on penstock.dead for each row
+        when (old.queue_id = {}) execute function public.fail();
+"""
+
+
+def test_an_operation_that_fails_keeps_no_other_back(
+    browser: Browser, queue: Client, sql18: psycopg.Connection[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = queue.create_queue("bad", max_delivery_attempts=1)
+    for name in ("bad", "q"):
+        queue.send(name, 1)
+        queue.nack_many(queue.consume_batch(name), error="odd")
+    sql18.execute(FAIL.format(bad).encode())
+    try:
+        first, second = (
+            browser.post("/api/v1/dead/redrive", {"queue": name}).json()["data"]["operation_id"]
+            for name in ("bad", "q")
+        )
+        assert _ends(browser, second, lambda each: each["finished_at"] is not None)["done_count"] == 1
+        assert f"operation {first} cannot go on: damaged" in caplog.text
+    finally:
+        sql18.execute("drop function public.fail() cascade")
 
 
 def test_bad_fields(browser: Browser) -> None:

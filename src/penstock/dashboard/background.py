@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
@@ -11,7 +12,8 @@ import psycopg
 
 from penstock import calls
 from penstock._async.client import AsyncClient
-from penstock.errors import PenstockError
+from penstock.errors import DatabaseUnavailable, PenstockError
+from penstock.operations import Operation
 
 __all__ = ["Background"]
 
@@ -32,6 +34,8 @@ class Background:
         self._client = client
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
+        # Operations whose last batch failed: when the next one is due, and the error.
+        self._failed: dict[int, tuple[float, str]] = {}
 
     def start(self) -> None:
         for step in (self._sample, self._drive):
@@ -77,8 +81,23 @@ class Background:
                 await asyncio.wait_for(self._news.wait(), LOOK_SECONDS)
             self._news.clear()
             return 0.0
-        moved = False
-        for each in unfinished:
-            now = await self._client.advance_operation(each.id, batch_size=BATCH)
-            moved = moved or (now is not None and now.done_count > each.done_count)
-        return 0.0 if moved else BATCH_PAUSE_SECONDS
+        self._failed = {each.id: self._failed[each.id] for each in unfinished if each.id in self._failed}
+        moved = [await self._advance(each) for each in unfinished]
+        return 0.0 if any(moved) else BATCH_PAUSE_SECONDS
+
+    async def _advance(self, operation: Operation) -> bool:
+        """A batch of an operation. One that fails rests for a while, and keeps no other operation back."""
+        due_at, error = self._failed.get(operation.id, (0.0, ""))
+        if time.monotonic() < due_at:
+            return False
+        try:
+            now = await self._client.advance_operation(operation.id, batch_size=BATCH)
+        except DatabaseUnavailable:
+            raise
+        except (psycopg.Error, PenstockError) as exc:
+            if str(exc) != error:
+                logger.warning("operation %d cannot go on: %s", operation.id, exc)
+            self._failed[operation.id] = time.monotonic() + FAILED_PAUSE_SECONDS, str(exc)
+            return False
+        self._failed.pop(operation.id, None)
+        return now is not None and now.done_count > operation.done_count
