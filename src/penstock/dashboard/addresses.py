@@ -9,6 +9,7 @@ with one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes, urlencode
 
@@ -19,7 +20,12 @@ ESCAPE = "~"
 
 def encode_segment(name: object) -> str:
     """A name as one segment of a path."""
-    text = str(name)
+    return _encoded(str(name))
+
+
+# A page has the same names in many addresses.
+@lru_cache(maxsize=4096)
+def _encoded(text: str) -> str:
     if text in (".", "..") or text.startswith(ESCAPE):
         text = ESCAPE + text
     return quote(text, safe="~!$'()*,:;@+", errors="replace")

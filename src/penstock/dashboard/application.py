@@ -323,7 +323,9 @@ class _Exchange:
         query = self._request.query_params
         since = self._request.headers.get("last-event-id") or query.get("since")
         queue = ALL if "all" in query else query.get("queue")
-        await self._dashboard.live.stream(self._receive, self._send, queue=queue, since=since)
+        await self._dashboard.live.stream(
+            self._receive, self._send, queue=queue, since=since, takes_gzip=self._takes_gzip()
+        )
 
     def _session(self) -> dict[str, Any]:
         assert self._access is not None

@@ -1,7 +1,8 @@
 """Live updates: one task reads each tick once; every open tab gets what has changed, over one stream.
 
 A stream has no queue of its own. It remembers the last tick that it sent, and sends the difference to the
-newest one. Equal differences are encoded once. So a viewer costs no SQL, and a slow one no memory.
+newest one. Equal differences are encoded and compressed once. So a viewer costs no SQL, and a slow one no
+memory.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from penstock.errors import PenstockError
 from .condition import Condition
 from .database import Database
 from .exact_json import dump
+from .outlets import GzipOutlet, Outlet, Piece
 from .reading import QueueNow, Reading, read
 
 __all__ = ["Live"]
@@ -39,7 +41,7 @@ IDLE_TICK_SECONDS = 10.0
 SHARE = 20
 RING_SIZE = 60
 KEEP_ALIVE_SECONDS = 15.0
-# On average, of a stream.
+# On average, of a stream, as sent.
 MOST_BYTES_PER_SECOND = 4000
 # Where a process may have 1,024 files, the others are for pages, actions and the database.
 MOST_STREAMS = 500
@@ -51,6 +53,9 @@ IDLE_DOCTOR_SECONDS = 120.0
 LINGER_SECONDS = 30.0
 # A reader that fails is tried again after so long.
 RETRY_SECONDS = 1.0
+
+RETRY = Piece(b"retry: 1000\n\n")
+STILL_HERE = Piece(b": still here\n\n")
 
 ALL = "*"
 # Of a queue, what the stream tells: all but the name, and the spark, which the page has already.
@@ -217,21 +222,26 @@ class Live:
 
     # Streams
 
-    async def stream(self, receive: Receive, send: Send, *, queue: str | None, since: str | None) -> None:
+    async def stream(
+        self, receive: Receive, send: Send, *, queue: str | None, since: str | None, takes_gzip: bool = False
+    ) -> None:
         """Send what changes until the client goes, or until the server stops.
 
         queue: None: the sums only; `*`: all queues; else that queue.
         """
+        outlet: Outlet = GzipOutlet(send) if takes_gzip else Outlet(send)
         headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-store"),
+            (b"vary", b"Accept-Encoding"),
             (b"x-accel-buffering", b"no"),
+            *outlet.headers,
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         self._streams += 1
         leaving = asyncio.create_task(_gone(receive))
         try:
-            await self._feed(send, leaving, queue, self._known(since))
+            await self._feed(outlet, leaving, queue, self._known(since))
         finally:
             is_gone = leaving.done()
             leaving.cancel()
@@ -239,21 +249,20 @@ class Live:
             self._watched_at = time.monotonic()
         if not is_gone:
             # The client comes back by itself, if need be soon after the start of the next server.
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await outlet.end()
 
-    async def _feed(self, send: Send, leaving: asyncio.Task[None], queue: str | None, sent: int) -> None:
-        await _send(send, b"retry: 1000\n\n")
+    async def _feed(self, outlet: Outlet, leaving: asyncio.Task[None], queue: str | None, sent: int) -> None:
+        await outlet.send(RETRY)
         quiet_until = time.monotonic() + KEEP_ALIVE_SECONDS
         end = time.monotonic() + STREAM_SECONDS
         while not self._closing and not leaving.done() and time.monotonic() < end:
             number = self._number
             if number != sent and number:
-                told = self._encode(sent, number, queue)
-                await _send(send, told)
+                size = await outlet.send(self._encode(sent, number, queue))
                 sent, quiet_until = number, time.monotonic() + KEEP_ALIVE_SECONDS
-                await self._rest(len(told) / MOST_BYTES_PER_SECOND, leaving)
+                await self._rest(size / MOST_BYTES_PER_SECOND, leaving)
             elif time.monotonic() > quiet_until:
-                await _send(send, b": still here\n\n")
+                await outlet.send(STILL_HERE)
                 quiet_until = time.monotonic() + KEEP_ALIVE_SECONDS
             if number == self._number:
                 await self._wait(min(quiet_until, end) - time.monotonic(), leaving)
@@ -280,7 +289,7 @@ class Live:
             return 0
         return int(number)
 
-    def _encoded(self, since: int, number: int, queue: str | None) -> bytes:
+    def _encoded(self, since: int, number: int, queue: str | None) -> Piece:
         after = self._ring[number]
         before = self._ring.get(since)
         told: dict[str, Any] = {"at": int(after.at.timestamp() * 1000), "totals": after.totals}
@@ -291,7 +300,8 @@ class Live:
             }
         if before is not None and before.queues.keys() != after.queues.keys():
             told["changed"] = "queues"
-        return b"".join((f"id: {self._boot}.{number}\nevent: tick\ndata: ".encode(), dump(told), b"\n\n"))
+        event = f"id: {self._boot}.{number}\nevent: tick\ndata: ".encode()
+        return Piece(b"".join((event, dump(told), b"\n\n")))
 
 
 def _difference(before: Reading | None, after: QueueNow) -> Mapping[str, Any]:
@@ -299,10 +309,6 @@ def _difference(before: Reading | None, after: QueueNow) -> Mapping[str, Any]:
     if was is None:
         return {name: getattr(after, name) for name in FIELDS}
     return {name: value for name in FIELDS if (value := getattr(after, name)) != getattr(was, name)}
-
-
-async def _send(send: Send, body: bytes) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _gone(receive: Receive) -> None:

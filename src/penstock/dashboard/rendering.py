@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -146,9 +146,9 @@ def times(text: str) -> Markup:
 
 def _time(at: datetime, kind: str, text: str) -> Markup:
     moment = at.astimezone(UTC)
-    full = moment.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" data-time="{}" title="{}">{}</time>').format(
-        moment.isoformat(timespec="milliseconds"), kind, full, text
+    exact, full = moment.isoformat(timespec="milliseconds"), moment.isoformat(" ", "seconds")[:19]
+    return Markup(  # noqa: S704 - no character of a time means anything to HTML
+        f'<time datetime="{exact}" data-time="{kind}" title="{full} UTC">{text}</time>'
     )
 
 
@@ -170,6 +170,18 @@ def is_long(text: str) -> bool:
 
 def spark(values: Sequence[float], label: str = "") -> Markup:
     """A line of the last values, as a picture without styles of its own."""
+    polygon, line = _lines(tuple(values))
+    return Markup(  # noqa: S704 - numbers, and an escaped label
+        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{escape(label)}">'
+        f'<polygon points="{polygon}"/><polyline points="{line}"/></svg>'
+    )
+
+
+# Values change every minute at the most, pages are made more often.
+@lru_cache(maxsize=4096)
+def _lines(values: tuple[float, ...]) -> tuple[str, str]:
+    """The points of the area below a line, and of the line."""
     top = max(values, default=0) or 1
     step = SPARK_WIDTH / max(1, len(values) - 1)
     points = [
@@ -177,11 +189,7 @@ def spark(values: Sequence[float], label: str = "") -> Markup:
         for index, value in enumerate(values)
     ]
     line = " ".join(points)
-    area = f"0,{SPARK_HEIGHT} {line} {SPARK_WIDTH},{SPARK_HEIGHT}" if points else ""
-    return Markup(  # noqa: S704 - numbers, and an escaped label
-        f'<svg class="spark" viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" preserveAspectRatio="none" '
-        f'role="img" aria-label="{escape(label)}"><polygon points="{area}"/><polyline points="{line}"/></svg>'
-    )
+    return (f"0,{SPARK_HEIGHT} {line} {SPARK_WIDTH},{SPARK_HEIGHT}" if points else ""), line
 
 
 def stacked(parts: Sequence[tuple[str, int]], most: int) -> Markup:

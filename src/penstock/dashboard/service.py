@@ -159,10 +159,12 @@ def _bind(host: str, port: int | None) -> socket.socket:
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(
+    # With the number of the protocol: only then asyncio sends small answers at once (TCP_NODELAY). Else the
+    # second part of an answer waits up to 40 ms for the browser to confirm the first one.
+    family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    found = socket.socket(family, socket.SOCK_STREAM)
+    found = socket.socket(family, kind, protocol)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind(address)

@@ -25,6 +25,8 @@ NAMES = {
     "task": "task_name",
 }
 PAGE_SIZE = 50
+# A step of the search goes beyond that. The page is to be there after half a second.
+SEARCH_SECONDS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ async def search(view: View) -> SearchPage:
     if value is not None and view.redaction.in_text(value) != value:
         # Else a guess at a whole object would find out what is in it.
         raise InvalidArgument("The value has a redacted key, so it cannot be searched.")
-    result = await view.client.search_messages(**wanted, page_size=PAGE_SIZE)
+    result = await view.client.search_messages(**wanted, page_size=PAGE_SIZE, deadline=SEARCH_SECONDS)
     return SearchPage(text, result, len(result.matches) == PAGE_SIZE)
 
 
