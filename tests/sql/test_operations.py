@@ -323,3 +323,19 @@ def test_refused(engine: Engine, arguments: tuple[Any, ...], message: str) -> No
 def test_an_unknown_operation(engine: Engine) -> None:
     with pytest.raises(psycopg.errors.Error, match="operation 999 does not exist"):
         engine.rows("advance_operation", 999)
+
+
+def test_a_list_makes_each_operation_once(engine: Engine) -> None:
+    """Not once for each column: there are 21 of them."""
+    engine.queue("q")
+    die(engine, "q")
+    for _ in range(5):
+        start(engine)
+    with engine.connection.transaction(force_rollback=True):
+        engine.query("select set_config('track_functions', 'all', true)")
+        assert len(engine.rows("list_operations")) == 5
+        calls = engine.query(
+            "select calls from pg_stat_xact_user_functions where schemaname = 'penstock' and funcname = %s",
+            "_readable_text",
+        )
+    assert calls == [(5,)]

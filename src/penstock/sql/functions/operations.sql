@@ -331,7 +331,9 @@ as $$
 begin
     perform penstock._check_range('page_size', page_size, 1, 10000);
     return query
-    select (penstock._operation(o)).* from penstock.operations o
+    select x.*
+    from penstock.operations o
+    cross join lateral penstock._operation(o) x
     where o.id < coalesce(before_id, 9223372036854775807) and (unfinished is not true or o.finished_at is null)
         and penstock._may_on(o.queue_name, 'view')
     order by o.id desc limit page_size;
