@@ -202,7 +202,8 @@ class StoredMessage:
     """A message as it is stored: JSON is text, with every digit. Otherwise as MessageDetails.
 
     payload_text: None if the message is bytes, or larger than was asked for. payload_size: of the JSON text
-    or of the bytes. body: the first bytes, as many as were asked for.
+    or of the bytes; of JSON that was left out perhaps as it is stored. body: the first bytes, as many as were
+    asked for.
     """
 
     message_id: int

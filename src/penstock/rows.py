@@ -296,7 +296,7 @@ MESSAGE_DETAILS = Columns(
 
 
 def stored_message(most: int) -> Columns[StoredMessage]:
-    """The columns of StoredMessage. Values of more bytes are left out; of bytes, the first ones are read."""
+    """The columns of StoredMessage. Results and headers of more bytes are left out."""
 
     # In brackets: the adapter of psycopg takes away PAYLOAD_AS_TEXT, but here the cast is needed.
     def as_text(name: str) -> str:
@@ -306,9 +306,6 @@ def stored_message(most: int) -> Columns[StoredMessage]:
         text = as_text(name)
         fits = f"pg_catalog.octet_length({text}) operator(pg_catalog.<=) {most}"
         return Column((f"case when {fits} then {text} end",))
-
-    def size(*names: str) -> Column:
-        return Column((f"coalesce({', '.join(f'pg_catalog.octet_length({name})' for name in names)})",))
 
     return Columns(
         StoredMessage,
@@ -320,12 +317,10 @@ def stored_message(most: int) -> Columns[StoredMessage]:
             *map(_time, ("moved_at", "completed_at")),
             short("headers"),
             short("result"),
-            size(as_text("result")),
-            short("payload"),
-            size("body", as_text("payload")),
-            Column(
-                (f"pg_catalog.substr(body, 1, {most})",), lambda body: None if body is None else bytes(body)
-            ),
+            Column((f"pg_catalog.octet_length({as_text('result')})",)),
+            Column((as_text("payload"),)),
+            *_plain("payload_bytes"),
+            Column(("body",), lambda body: None if body is None else bytes(body)),
         ),
     )
 

@@ -59,6 +59,7 @@ TYPES = {
     "message_ttl_seconds": "integer",
     "min_active": "integer",
     "missed": "text",
+    "most_payload_bytes": "integer",
     "name": "text",
     "newest_first": "boolean",
     "next_at": "timestamptz",

@@ -95,6 +95,44 @@ def test_get_message_shows_everything_of_one_that_waits(engine: Engine) -> None:
     assert row.expires_at == row.published_at + timedelta(hours=1)
 
 
+def test_get_message_leaves_out_a_long_payload(engine: Engine) -> None:
+    engine.queue("q")
+    # This one is compressed, so its bytes as text are more than those that are stored.
+    text = "x" * 5000
+    message_id = engine.send("q", text)
+    for most, payload in [(5002, text), (5001, None)]:
+        row = engine.row("get_message", "q", message_id, most)
+        assert (row.payload, row.payload_bytes, row.body, row.state) == (payload, 5002, None, "ready")
+    row = engine.row("get_message", "q", message_id, 1)
+    assert row.payload is None
+    assert 1 < row.payload_bytes < 1000
+    row = engine.row("get_message", "q", message_id)
+    assert (row.payload, row.payload_bytes) == (text, None)
+    # Small numbers are stored in more bytes than they have as text.
+    numbers = [1] * 20
+    message_id = engine.send("q", numbers)
+    row = engine.row("get_message", "q", message_id, 100)
+    assert row.payload is None
+    assert row.payload_bytes > 100
+    assert engine.row("get_message", "q", message_id, row.payload_bytes).payload == numbers
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_get_message_cuts_a_long_body(engine: Engine, size: int) -> None:
+    engine.queue("q")
+    message_id = engine.send_body("q", b"x" * size)
+    for most, length in [(1, 1), (size - 1, size - 1), (size, size), (size + 1, size), (0, 0)]:
+        row = engine.row("get_message", "q", message_id, most)
+        assert (row.body, row.payload_bytes, row.payload) == (b"x" * length, size, None)
+
+
+def test_get_message_of_a_negative_number_of_bytes(engine: Engine) -> None:
+    engine.queue("q")
+    message_id = engine.send("q")
+    with engine.refused("PN004", "most_payload_bytes", "-1"):
+        engine.row("get_message", "q", message_id, -1)
+
+
 def test_a_message_of_another_queue_is_unknown(house: Engine) -> None:
     assert house.rows("get_message", "mail", READY) == []
 

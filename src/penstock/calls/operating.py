@@ -82,7 +82,14 @@ def get_stored_message(queue_name: str, message_id: int, most: int) -> Call[Stor
     def first(found: Sequence[Row]) -> StoredMessage | None:
         return columns.read(found)[0] if found else None
 
-    return call("get_message", first, columns.sql, queue_name=queue_name, message_id=message_id)
+    return call(
+        "get_message",
+        first,
+        columns.sql,
+        queue_name=queue_name,
+        message_id=message_id,
+        most_payload_bytes=most,
+    )
 
 
 def search_messages(

@@ -27,6 +27,16 @@ def _expired(sql: Connection, size: int) -> None:
     fill_ready(sql, "q", 1)
 
 
+def _large(sql: Connection, size: int) -> None:
+    """One message with a payload of so many bytes, which cannot be compressed well."""
+    sql.execute("select penstock.create_queue('q')")
+    sql.execute(
+        "select penstock.send_message('q', (select to_jsonb(string_agg(md5(n::text), '')) "
+        "from generate_series(1, %s / 32) n))",
+        [size],
+    )
+
+
 def _few_tenants(sql: Connection, size: int) -> None:
     sql.execute("select penstock.create_queue('q')")
     fill_ready_of_tenants(sql, "q", tenants=10, each=size // 10)
@@ -209,5 +219,14 @@ CASES = [
                 (110_000, 250_000),
             ),
         ]
+    ),
+    Case(
+        name="get_message() with most_payload_bytes",
+        grows="bytes of the payload",
+        law="constant",
+        build=_large,
+        call="select * from penstock.get_message('q', {base} + 1, 10000)",
+        sizes=(100_000, 2_000_000),
+        most=1.2,
     ),
 ]

@@ -220,7 +220,9 @@ comment on function penstock._message is
     'Returns a message in any state, or null if the message is unknown. Without with_payload, omits a payload over '
     '1500 bytes. The values may be unreadable.';
 
-create or replace function penstock.get_message(queue_name text, message_id bigint) returns setof penstock.message_details
+create or replace function penstock.get_message(
+    queue_name text, message_id bigint, most_payload_bytes int default null
+) returns setof penstock.message_details
 language plpgsql volatile security definer
 /*hot*/
 as $$
@@ -231,7 +233,18 @@ begin
     if m.state is null then
         return;
     end if;
-    m.payload := penstock._readable(m.payload);
+    if most_payload_bytes is null then
+        m.payload := penstock._readable(m.payload);
+    else
+        perform penstock._check_range('most_payload_bytes', most_payload_bytes, 0, 2147483647);
+        m.payload_bytes := octet_length(m.body);
+        if m.payload_bytes > most_payload_bytes then
+            m.body := penstock._first_bytes(m.body, most_payload_bytes);
+        elsif m.payload is not null then
+            select s.short, s.size into m.payload, m.payload_bytes
+            from penstock._short(m.payload, most_payload_bytes) s;
+        end if;
+    end if;
     m.body := penstock._readable_body(m.body);
     m.headers := penstock._readable(m.headers);
     m.result := penstock._readable(m.result);
@@ -244,7 +257,9 @@ $$;
 comment on function penstock.get_message is
     'Returns one message with its payload and error history. Returns no row if the message is unknown or no longer '
     'kept. consumer is a fingerprint of the token of its last lease, the same as in list_workers(). An unreadable '
-    'value is replaced by an object with the field penstock_unreadable, which contains the error.';
+    'value is replaced by an object with the field penstock_unreadable, which contains the error. '
+    'most_payload_bytes: a JSON payload of more bytes, as it is stored or as text, is left out, and of bytes the first '
+    'ones are returned; payload_bytes says how many it has.';
 
 create or replace function penstock.get_result(queue_name text, message_id bigint) returns setof penstock.message_result
 language plpgsql volatile security definer

@@ -9,14 +9,15 @@ language plpgsql
 as $$
 declare
     most constant int := 256000000;
-    size bigint;
+    written text;
 begin
-    size := octet_length(value::text);
-    if size > most then
-        return format('it has %s bytes as text, of at most %s', size, most);
+    -- Once: to unpack and write a large value takes most of the time.
+    written := value::text;
+    if octet_length(written) > most then
+        return format('it has %s bytes as text, of at most %s', octet_length(written), most);
     end if;
     -- A database with encoding SQL_ASCII stores any bytes, but cannot send them to a client that asks for UTF8.
-    perform octet_length(convert_to(value::text, 'UTF8'));
+    perform octet_length(convert_to(written, 'UTF8'));
     return null;
 exception when others then
     if left(sqlstate, 2) in ('40', '53', '55', '57') then
@@ -54,6 +55,27 @@ $$;
 comment on function penstock._readable is
     'The value. If it cannot be sent to a client: an object with the field penstock_unreadable, which says why.';
 
+-- pg_column_size() reads the head of a value only: so a value that is stored in many bytes is not unpacked.
+create or replace function penstock._short(value jsonb, most int, out short jsonb, out size bigint)
+language plpgsql
+as $$
+begin
+    size := pg_column_size(value);
+    if size > most then
+        return;
+    end if;
+    size := penstock._text_size(value);
+    if size <= most then
+        short := penstock._readable(value);
+    end if;
+exception when data_corrupted or index_corrupted then
+    short := penstock._readable(value);
+end
+$$;
+comment on function penstock._short is
+    'The value, as _readable() returns it, unless it has more bytes; and its bytes: as they are stored, if these are '
+    'too many, else as text.';
+
 create or replace function penstock._readable_body(body bytea) returns bytea
 language plpgsql
 as $$
@@ -65,6 +87,19 @@ end
 $$;
 comment on function penstock._readable_body is
     'The body, or a note that says why the body cannot be sent to a client.';
+
+-- A body is not compressed, so the first bytes are read without the others.
+create or replace function penstock._first_bytes(body bytea, most int) returns bytea
+language plpgsql
+as $$
+begin
+    return substr(body, 1, most);
+exception when data_corrupted or index_corrupted then
+    return penstock._readable_body(body);
+end
+$$;
+comment on function penstock._first_bytes is
+    'The first bytes of a body, or a note that says why the body cannot be sent to a client.';
 
 create or replace function penstock._readable_errors(errors jsonb) returns jsonb
 language plpgsql

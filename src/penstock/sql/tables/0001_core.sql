@@ -522,7 +522,8 @@ create type penstock.message_details as (
     result jsonb,
     headers jsonb,
     payload jsonb,
-    body bytea
+    body bytea,
+    payload_bytes bigint
 );
 create type penstock.message_result as (
     message_id bigint,
