@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 APT := DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends chromium
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-tour run-tasks test test-versions browser check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker bench-growth clean
+.PHONY: help setup run run-tour run-tasks test test-versions browser check fix generate docs bench-engine bench-send bench-xmin bench-fairness bench-caps bench-client bench-worker bench-growth bench-dashboard clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -89,6 +89,9 @@ bench-worker: setup ## the worker beside other task queues on PostgreSQL, with a
 
 bench-growth: setup ## what each call costs as the database grows, with and without vacuum held back, and a page for the docs
 	$(BIN)/python -m bench.growth --page docs/explanation/costs.md
+
+bench-dashboard: setup ## pages, tabs and actions of the dashboard with a million messages, and a page for the docs
+	$(BIN)/python -m bench.dashboard --page docs/explanation/dashboard.md
 
 bench-client: setup ## what the Python clients cost over psycopg, and how soon an idle consumer has a message
 	$(BIN)/python -m bench.client

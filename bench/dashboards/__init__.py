@@ -1,0 +1,1 @@
+"""What the dashboard costs: the parts of `make bench-dashboard`."""
