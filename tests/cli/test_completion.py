@@ -54,6 +54,7 @@ def press(command: Command, *lines: str) -> list[list[str]]:
     return [line.split() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_bash_completes_commands_and_names(command: Command, queue: penstock.Client) -> None:
     queue.create_topic("bookings")
     for name in ("billing", "bills", "mail", "two words"):
@@ -87,6 +88,7 @@ def test_nothing_is_started_for_a_completion(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("PG_VERSION")) == []
 
 
+@pytest.mark.slow
 def test_names_come_from_the_embedded_server_while_it_is_up(tmp_path: Path) -> None:
     command = Command(None, tmp_path)
     with subprocess.Popen(

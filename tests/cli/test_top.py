@@ -328,6 +328,7 @@ def test_it_can_be_stopped_and_goes_on(command: Command, queue: penstock.Client)
         terminal.until("code 0")
 
 
+@pytest.mark.slow
 def test_keys_are_answered_while_the_database_is_not(
     command: Command, queue: penstock.Client, database18: str
 ) -> None:

@@ -115,6 +115,7 @@ def test_redaction_at_any_depth(browser: Browser, queue: Client) -> None:
         assert REDACTED in browser.client.get(f"{base}?show=raw").text
 
 
+@pytest.mark.slow
 def test_a_large_payload_is_not_sent_to_the_page(browser: Browser, queue: Client) -> None:
     ids = [
         queue.send("q", {"text": "x" * 50_000_000}),

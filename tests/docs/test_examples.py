@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from .pages import ROOT
 
 EXPECTED = [
@@ -20,6 +22,7 @@ EXPECTED = [
 ]
 
 
+@pytest.mark.slow
 def test_the_tour_of_tasks_runs_and_ends_on_ctrl_c(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-W", "error", ROOT / "examples" / "tasks.py"],

@@ -114,6 +114,7 @@ def test_root_without_user_namespaces(home: Path) -> None:
         eventually(lambda: is_gone(directory), "server and directory are gone")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_namespaces")
 def test_root_without_user_namespaces_and_programs_of_its_own(home: Path) -> None:
     """The programs are where only root can read them: the server gets a copy, the original stays as it is."""

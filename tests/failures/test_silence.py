@@ -146,6 +146,7 @@ def test_an_ack_whose_answer_never_comes_may_be_done(
 # Everything is silent, new connections as well
 
 
+@pytest.mark.slow
 def test_nothing_is_forwarded_at_all(
     make_client: MakeClient, proxied: str, queue: str, proxy: Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:

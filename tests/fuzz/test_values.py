@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
+import pytest
 
 from .attempts import Attempts
 from .catalog import Function, public_functions
@@ -15,6 +16,7 @@ from .stage import Stage, furnish
 VACUUM = b"vacuum penstock.ready, penstock.active, penstock.permits, penstock.waiting, penstock.dead"
 
 
+@pytest.mark.slow
 def test_one_hostile_value_at_a_time(sql: psycopg.Connection[Any]) -> None:
     stage = furnish(sql)
     attempts = Attempts(sql)

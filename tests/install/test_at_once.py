@@ -9,6 +9,7 @@ from threading import Barrier
 from typing import Any
 
 import psycopg
+import pytest
 
 from penstock import schema
 
@@ -52,6 +53,7 @@ def test_twenty_upgrade_one_database(cluster: Cluster, open_connection: Open, tm
     assert describe(upgraded) == describe(fresh)
 
 
+@pytest.mark.slow
 def test_twenty_run_the_script(cluster: Cluster, open_connection: Open) -> None:
     dsn, script = cluster.make_database(), schema.script()
 
@@ -65,6 +67,7 @@ def test_twenty_run_the_script(cluster: Cluster, open_connection: Open) -> None:
     schema.check(open_connection(dsn))
 
 
+@pytest.mark.slow
 def test_five_databases_that_all_want_the_roles(bare: Cluster, open_connection: Open) -> None:
     # Roles belong to the whole server, the lock to one database: here nothing keeps the installers apart.
     for _ in range(3):

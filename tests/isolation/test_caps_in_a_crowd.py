@@ -317,6 +317,7 @@ def test_tenants_and_their_caps_in_a_crowd(connect18: Connect) -> None:
     assert {number for _, number in free} == {2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maintained", [True, False])
 def test_hundreds_of_tenants_and_none_is_left_behind(connect18: Connect, maintained: bool) -> None:
     """Publishers and settlers miss each other all the time. No tenant needs another publish to get on."""

@@ -203,6 +203,7 @@ def test_a_caller_with_very_many_queues(engine18: Engine, clock18: Clock) -> Non
     raise AssertionError("the queue has not had its turn")
 
 
+@pytest.mark.slow
 def test_a_slice_with_more_work_is_examined_again_soon(engine18: Engine, clock18: Clock) -> None:
     """A backlog in one slice neither waits for the turns of all others, nor stops them: by a coin."""
     create(engine18, 5000)

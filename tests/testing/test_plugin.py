@@ -121,6 +121,7 @@ def test_it_is_installed_as_a_plugin() -> None:
     assert found.value == "penstock.testing.plugin"
 
 
+@pytest.mark.slow
 def test_a_project_with_tasks_on_several_workers(
     project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, server18: Server
 ) -> None:

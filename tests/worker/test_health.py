@@ -154,6 +154,7 @@ def test_a_handler_that_blocks_the_loop_is_seen(stage: Stage, manager: Systemd) 
     assert stage.said.count("ends gate") == 1
 
 
+@pytest.mark.slow
 def test_a_worker_is_not_ready_while_the_database_is_away(tmp_path: Path) -> None:
     """Neither one that looks for tasks, nor one that does not since its slots are taken."""
     with throwaway(settings=SETTINGS) as server:

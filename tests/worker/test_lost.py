@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.failures.proxy import Cut, Proxy
 from tests.worker.stage import Process, Stage, one
@@ -43,6 +44,7 @@ def is_leased(stage: Stage, task_name: str, message_id: int) -> bool:
     return found.leased_until is not None and found.leased_until > stage.app.client.clock()
 
 
+@pytest.mark.slow
 def test_tasks_of_a_killed_worker_run_elsewhere_though_they_have_one_attempt(stage: Stage) -> None:
     stage.write(HOLD)
     first = stage.worker("--lease", str(LEASE))
@@ -63,6 +65,7 @@ def test_tasks_of_a_killed_worker_run_elsewhere_though_they_have_one_attempt(sta
     assert second.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
     stage.write(
         """
@@ -88,6 +91,7 @@ def test_a_task_that_kills_its_workers_is_given_up(stage: Stage) -> None:
     assert 2 <= len(stage.said) <= 5
 
 
+@pytest.mark.slow
 def test_the_late_end_of_a_stopped_worker_changes_nothing(stage: Stage) -> None:
     """The stopped handler ends as soon as it goes on, before the worker reports its message as lost."""
     stage.write(

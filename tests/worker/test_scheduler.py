@@ -451,6 +451,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 async def test_processes_that_are_killed_lose_and_double_nothing(database18: str, table: Table) -> None:
     def start() -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

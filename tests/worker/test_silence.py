@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.failures.proxy import Cut, Proxy
 from tests.worker.stage import Stage
 
@@ -64,6 +66,7 @@ def test_claims_acks_and_periodic_tasks_go_on(stage: Stage, proxy: Proxy, proxie
     )
 
 
+@pytest.mark.slow
 def test_a_pulse_over_a_silent_connection_costs_no_lease(stage: Stage, proxy: Proxy, proxied: str) -> None:
     """Also where other calls may take longer than a lease: a claim and a pulse have a third of it."""
     stage.write(TASKS)
