@@ -1,7 +1,7 @@
 -- Maintain: the periodic work of the engine. Any number of processes may call maintain().
 
--- The function starts at a random rank, then continues from the first rank. So every line gets a turn even if the
--- time runs out. A transaction opens at most 2,000 lines of new tenants, because each takes a lock.
+-- The function starts at a random one of the checks of full lines, then continues from the first one. So every line gets
+-- a turn even if the time runs out. A transaction opens at most 2,000 lines of new tenants, because each takes a lock.
 create or replace function penstock._check_all_lines(
     queue_id int, most int, until timestamptz, out admitted bigint, out is_done boolean
 )
@@ -9,18 +9,26 @@ language plpgsql
 as $$
 #variable_conflict use_variable
 declare
-    first_rank bigint := (
+    from_rank bigint := (
         select f.check_rank from penstock.floors f where f.queue_id = queue_id order by f.tick desc limit 1
     );
     last_rank bigint := penstock._last_id() + 1;
-    middle bigint := first_rank + (random() * greatest(last_rank - first_rank, 0))::bigint;
+    first_full bigint := (
+        select c.rank from penstock.line_checks c
+        where c.queue_id = queue_id and c.seen_full and c.rank >= from_rank order by c.rank limit 1
+    );
+    last_full bigint := (
+        select c.rank from penstock.line_checks c
+        where c.queue_id = queue_id and c.seen_full and c.rank >= first_full order by c.rank desc limit 1
+    );
+    middle bigint := first_full + (random() * (last_full - first_full))::bigint;
     part record;
     worked record;
 begin
     admitted := 0;
     for part in
         select * from (
-            values (false, first_rank, last_rank, 2), (true, middle, last_rank, 1000), (true, first_rank, middle, 1000)
+            values (false, from_rank, last_rank, 2), (true, middle, last_rank, 1000), (true, first_full, middle, 1000)
         ) p(seen_full, since, before, passes)
     loop
         for pass in 1..part.passes loop
