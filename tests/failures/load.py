@@ -54,7 +54,7 @@ class HardyStream(Stream):
 
     def _run(self) -> None:
         for message in self._consumer:
-            with suppress(ConnectionLost, LeaseLost):
+            with suppress(ConnectionLost, LeaseLost, NotReplicated):
                 message.ack()
             self._got.put(message.payload)
 

@@ -174,6 +174,28 @@ def test_an_ack_that_was_not_replicated(client: Client, sql: Sql) -> None:
     assert sql.execute("select processing_count from penstock.get_queue_statistics('q')").fetchone() == (0,)
 
 
+@pytest.mark.parametrize("how", ["cancel", "terminate"])
+def test_a_consumer_survives_a_claim_that_was_not_replicated(
+    make_client: MakeClient, ghost: Server, sql: Sql, how: str
+) -> None:
+    """As when the primary is stopped for a failover. The message comes again when its lease is over."""
+    client = make_client(ghost.tcp_dsn(), maintain=False)
+    sql.execute("select penstock.send_message('q', '1')")
+    got: list[Any] = []
+
+    def consume() -> None:
+        for message in client.consume("q", visibility_timeout=1):
+            got.append((message.payload, message.attempt))
+            break
+
+    attempt = Attempt(consume)
+    end_wait(sql, how)
+    sql.execute("alter system reset synchronous_standby_names")
+    sql.execute("select pg_reload_conf()")
+    assert attempt.finish() is None
+    assert got == [(1, 2)]
+
+
 def test_a_client_without_warnings_is_warned_nevertheless(
     make_client: MakeClient, ghost: Server, sql: Sql
 ) -> None:

@@ -19,7 +19,7 @@ import psycopg
 from penstock import calls
 from penstock.backoff import Backoff
 from penstock.concurrency import AsyncFlag, async_to_the_end, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
+from penstock.errors import ConnectionLost, DatabaseUnavailable, NotReplicated, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
 from penstock.watch import Watch
@@ -155,7 +155,8 @@ class AsyncConsumer(Generic[T_co]):
                 async with self._lock:
                     if not self._stopped:
                         await async_to_the_end(self._claim, CLAIM_PATIENCE_SECONDS)
-            except (ConnectionLost, DatabaseUnavailable) as exc:
+            except (ConnectionLost, DatabaseUnavailable, NotReplicated) as exc:
+                # What was claimed without an answer comes back when its lease is over.
                 if now() >= deadline:
                     raise
                 if not is_reported:

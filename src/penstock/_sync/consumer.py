@@ -22,7 +22,7 @@ import psycopg
 from penstock import calls
 from penstock.backoff import Backoff
 from penstock.concurrency import Flag, now, to_the_end
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError
+from penstock.errors import ConnectionLost, DatabaseUnavailable, NotReplicated, PenstockError
 from penstock.payloads import Codec
 from penstock.values import Duration, interval
 from penstock.watch import Watch
@@ -158,7 +158,8 @@ class Consumer(Generic[T_co]):
                 with self._lock:
                     if not self._stopped:
                         to_the_end(self._claim, CLAIM_PATIENCE_SECONDS)
-            except (ConnectionLost, DatabaseUnavailable) as exc:
+            except (ConnectionLost, DatabaseUnavailable, NotReplicated) as exc:
+                # What was claimed without an answer comes back when its lease is over.
                 if now() >= deadline:
                     raise
                 if not is_reported:

@@ -16,7 +16,14 @@ from penstock._async.client import AsyncClient
 from penstock.backoff import Backoff
 from penstock.calls import Claimed, Parked
 from penstock.concurrency import async_sleep, now
-from penstock.errors import ConnectionLost, DatabaseUnavailable, PenstockError, QueueNotFound, SchemaError
+from penstock.errors import (
+    ConnectionLost,
+    DatabaseUnavailable,
+    NotReplicated,
+    PenstockError,
+    QueueNotFound,
+    SchemaError,
+)
 
 from .contact import Contact
 from .executor import Executor
@@ -48,6 +55,8 @@ SUSPECTS_SECONDS = 1.0
 # Between attempts to reach the database. As consumers do: a worker is back a second after a failover.
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 1.0
+# Errors after which the fetcher waits for the database. A claim that was not replicated has no answer either.
+AWAY = (ConnectionLost, DatabaseUnavailable, NotReplicated)
 # After an error of a queue.
 REFUSED_SECONDS = 5.0
 
@@ -115,7 +124,7 @@ class Fetcher:
             try:
                 await self._subscribe()
                 pause = await self.run_once()
-            except (DatabaseUnavailable, ConnectionLost, psycopg.OperationalError) as exc:
+            except (*AWAY, psycopg.OperationalError) as exc:
                 if not self._trouble:
                     logger.warning("the database cannot be reached, waiting for it: %s", exc)
                 self._trouble = True
@@ -178,7 +187,7 @@ class Fetcher:
         full = names
         try:
             full = set((await self._claims.internals.attempt(calls.queues_with_work(list(names)))).result)
-        except (ConnectionLost, DatabaseUnavailable, SchemaError):
+        except (*AWAY, SchemaError):
             raise
         except PenstockError as exc:
             logger.debug("queues could not be looked at: %s", exc)
@@ -253,7 +262,7 @@ class Fetcher:
         except QueueNotFound:
             await self._declare()
             source.pause(LONGEST_POLL_SECONDS)
-        except (ConnectionLost, DatabaseUnavailable):
+        except AWAY:
             source.set()
             raise
         except SchemaError:
@@ -365,7 +374,7 @@ class Fetcher:
             await self._claims.internals.attempt(park)
         except QueueNotFound:
             return
-        except (ConnectionLost, DatabaseUnavailable):
+        except AWAY:
             raise  # the leases run out, unless the messages were parked
         except SchemaError:
             raise

@@ -15,6 +15,7 @@ from penstock.concurrency import async_sleep, now
 from penstock.errors import (
     ConnectionLost,
     DatabaseUnavailable,
+    NotReplicated,
     PenstockError,
     PermissionDenied,
     QueueNotFound,
@@ -72,7 +73,7 @@ class Leases:
     async def _keep(self) -> None:
         try:
             await self.run_once()
-        except (DatabaseUnavailable, ConnectionLost) as exc:
+        except (DatabaseUnavailable, ConnectionLost, NotReplicated) as exc:
             logger.debug("leases were not extended: %s", exc)
             await async_sleep(RETRY_SECONDS)
         except (PenstockError, psycopg.Error):

@@ -15,6 +15,7 @@ from penstock.errors import (
     ConnectionLost,
     DatabaseUnavailable,
     InvalidArgument,
+    NotReplicated,
     PermissionDenied,
     QueueNotFound,
     SchemaError,
@@ -109,7 +110,7 @@ class Settler:
     async def _settle_together(self, group: Sequence[Settlement]) -> bool:
         try:
             answers = await self._client.internals.run_together([each.call() for each in group])
-        except ConnectionLost as exc:
+        except (ConnectionLost, NotReplicated) as exc:
             # The transaction may have committed before the connection broke. Then some messages may have been
             # redelivered to this worker: from now on with another token, so that they are not settled here.
             self._in_doubt()
@@ -155,7 +156,8 @@ class Settler:
         while True:
             try:
                 return await self._client.internals.run(call)
-            except ConnectionLost as exc:
+            except (ConnectionLost, NotReplicated) as exc:
+                # After a failover the call may be undone. A second one does no harm.
                 self._in_doubt()
                 logger.debug("%s: %s", call.function, exc)
             except DatabaseUnavailable as exc:
