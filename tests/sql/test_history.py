@@ -660,6 +660,33 @@ def test_without_a_sample_there_is_no_history(engine: Engine) -> None:
     assert (found.at, found.ready_count) == (None, 0)
 
 
+def test_a_sample_counts_in_the_index_where_vacuum_has_been(engine: Engine) -> None:
+    """The rows of many queues share blocks: a visit of each row would be 4,000 blocks."""
+    for number in range(20):
+        engine.queue(f"q{number}")
+    engine.query("""
+        with filled as (
+            insert into penstock.ready
+                (queue_id, priority, large, ranked_by_tenant, rank, id, published_at, attempts, tenant,
+                payload)
+            select q.id, 2, false, false, m.id, m.id, clock_timestamp(), 0, '', to_jsonb(repeat('x', 300))
+            from generate_series(1, 200) n cross join penstock.queues q
+            cross join lateral (select nextval('penstock.message_ids') + n - n as id) m
+            order by n, q.id
+            returning 1
+        )
+        select count(*) from filled
+    """)
+    engine.connection.execute("vacuum (analyze) penstock.ready")
+    # As in _take_sample().
+    engine.connection.execute("set enable_indexonlyscan = off")
+    counts = "select * from penstock._count_for_sample(penstock.clock(), false)"
+    assert len(engine.query(counts)) == 20
+    ((plan,),) = engine.query(f"explain (analyze, buffers, timing off, format json) {counts}")
+    assert plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"] < 2500
+    engine.connection.execute("reset enable_indexonlyscan")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
