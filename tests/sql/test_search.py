@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -199,3 +200,27 @@ def test_refused(engine: Engine, criteria: dict[str, Any], message: str) -> None
     engine.queue("q")
     with pytest.raises(psycopg.errors.Error, match=message):
         search(engine, **criteria)
+
+
+def test_a_look_up_by_id_is_planned_once_for_all_queues(engine: Engine) -> None:
+    """Not for each queue anew, even where the server would choose a plan for the values of each call."""
+    for number in range(100):
+        engine.queue(f"q{number}")
+
+    def cost(mode: str) -> float:
+        engine.connection.execute(f"set plan_cache_mode = {mode}".encode())
+        times = []
+        for _ in range(8):
+            started = server_time(engine)
+            search(engine, message_id=1)
+            times.append(server_time(engine) - started)
+        return min(times)
+
+    cost("force_generic_plan")
+    assert cost("force_custom_plan") < 1.7 * cost("force_generic_plan")
+
+
+def server_time(engine: Engine) -> float:
+    """Processor time of the session, because other tests run meanwhile."""
+    schedstat = Path(f"/proc/{engine.connection.info.backend_pid}/schedstat")
+    return int(schedstat.read_text().split()[0]) / 1e9 if schedstat.exists() else time.perf_counter()

@@ -32,12 +32,14 @@ end
 $$;
 comment on function penstock._has_value is 'Whether a payload of up to a megabyte has a value at a path.';
 
+-- One plan for all queues: else _find_ready() may be planned anew for each.
 create or replace function penstock._find_by_id(
     queue_ids int[], queue_names text[], message_id bigint, wanted text
 ) returns table (
     found jsonb, headers jsonb, tenant text, dedup_key text, large boolean, payload jsonb
 )
 language sql stable
+set plan_cache_mode = force_generic_plan
 as $$
     select
         penstock._found(q.name, x.state, message_id, x.priority, x.tenant, x.attempts, x.published_at), x.headers,
