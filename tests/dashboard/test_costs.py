@@ -120,6 +120,25 @@ def test_a_search_that_cannot_read_everything_is_there_after_half_a_second(
     assert min(times) < 0.5
 
 
+def test_settings_do_not_count_completed_messages(serve: Serve, queue: Client) -> None:
+    """There may be millions, and the page says nothing about them."""
+    queue.create_queue("q")
+    served = serve()
+    viewers: Any = served.service.dashboard.database.viewers
+    counted = []
+    original = viewers.get_queue_statistics
+
+    async def spy(*given: Any, **options: Any) -> Any:
+        counted.append((given, options))
+        return await original(*given, **options)
+
+    viewers.get_queue_statistics = spy
+    with served.client() as client:
+        assert client.get("/queues/q/settings").status_code == 200
+    since = [options["completed_since"].year for given, options in counted if given == ("q",)]
+    assert since == [9999]
+
+
 # Streams
 
 

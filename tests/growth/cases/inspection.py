@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..case import Case, Connection
 from ..filling import (
     draw_ids,
+    fill,
     fill_active,
     fill_dead,
     fill_done,
@@ -35,6 +36,15 @@ def _large(sql: Connection, size: int) -> None:
         "from generate_series(1, %s / 32) n))",
         [size],
     )
+
+
+def _urgent(sql: Connection, size: int) -> None:
+    """A message behind 10,000 urgent ones and behind so many others that are more urgent."""
+    sql.execute("select penstock.create_queue('q')")
+    ready = {"rank": "i.id", "large": "false", "ranked_by_tenant": "false"}
+    fill(sql, "ready", "q", 10_000, {**ready, "priority": "0"})
+    fill(sql, "ready", "q", size, {**ready, "priority": "1"})
+    fill_ready(sql, "q", 1)
 
 
 def _few_tenants(sql: Connection, size: int) -> None:
@@ -228,5 +238,14 @@ CASES = [
         call="select * from penstock.get_message('q', {base} + 1, 10000)",
         sizes=(100_000, 2_000_000),
         most=1.2,
+    ),
+    Case(
+        name="explain_delivery() of a message behind 10,000",
+        grows="other messages ahead",
+        law="constant",
+        build=_urgent,
+        call="select penstock.explain_delivery('q', {base} + 10001 + {size})",
+        sizes=(10, 9_000),
+        most=1.3,
     ),
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from penstock.dashboard import fields
@@ -156,7 +157,9 @@ class SettingsPage:
 async def settings(view: View, queue: str) -> SettingsPage:
     """The settings of a queue; with values in the address, a preview of what they would change."""
     found = await _settings_of(view.client, queue)
-    statistics = (await view.client.get_queue_statistics(queue, completed_since=found.created_at))[0]
+    # Nothing is completed after the year 9999: the history, which may be long, is not counted.
+    never = datetime.max.replace(tzinfo=UTC)
+    statistics = (await view.client.get_queue_statistics(queue, completed_since=never))[0]
     given = {name: value for name, value in view.query.items() if name in KINDS}
     fault, changed = None, dict[str, Any]()
     try:

@@ -121,6 +121,11 @@ begin
         end if;
         ahead := ahead + n;
         is_cut := is_cut or is_full;
+        -- The explanation says no more than that there are so many.
+        if ahead >= limit_of_count then
+            is_cut := true;
+            exit;
+        end if;
     end loop;
     if held is not null then
         e.cap := 'max_active';
