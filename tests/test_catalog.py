@@ -262,10 +262,10 @@ SIGNATURES = {
         consumer, reason, moved_at, completed_at, cursor)""",
     ),
     "get_message": (
-        "queue_name text, message_id int8",
+        "queue_name text, message_id int8, most_payload_bytes int4 = NULL",
         """setof (message_id, queue_name, state, priority, tenant, delivery_attempts, published_at,
         expires_at, due_at, vt, claimed_at, consumer, dedup_key, reason, last_error, error_key, errors,
-        moved_at, completed_at, result, headers, payload, body)""",
+        moved_at, completed_at, result, headers, payload, body, payload_bytes)""",
     ),
     "get_result": (
         "queue_name text, message_id int8",

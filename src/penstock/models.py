@@ -296,7 +296,8 @@ class MessageDetails:
     expires_at: when its time to live is over. due_at: when a delayed message is delivered. leased_until,
     claimed_at, consumer: the lease of an active message; consumer is a fingerprint of its token. last_error,
     errors: of its failed attempts, the last ten. reason, moved_at: of a dead letter; error_key: the kind of
-    its last error, as in list_dlq_groups(). completed_at, result: of a completed message.
+    its last error, as in list_dlq_groups(). completed_at, result: of a completed message. payload_bytes: the
+    size of the payload, if get_message() was called with most_payload_bytes.
     """
 
     message_id: int
@@ -321,6 +322,7 @@ class MessageDetails:
     result: Json
     headers: dict[str, Any]
     payload: Json
+    payload_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

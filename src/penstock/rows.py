@@ -291,6 +291,7 @@ MESSAGE_DETAILS = Columns(
         _json("result"),
         _json("headers", _object),
         _PAYLOAD,
+        *_plain("payload_bytes"),
     ),
 )
 

@@ -201,7 +201,7 @@ METHODS: dict[str, dict[str, Kind]] = {
     "queue_history": {"queue_name": TEXT, "since": MOMENT, "until": MOMENT, "step": DURATION},
     "overview_history": {"points": INTEGER, "step": DURATION},
     "list_messages": {"queue_name": TEXT, "state": TEXT, **PAGES},
-    "get_message": ONE,
+    "get_message": {**ONE, "most_payload_bytes": INTEGER},
     "get_result": ONE,
     "explain_delivery": ONE,
     "cancel_message": ONE,

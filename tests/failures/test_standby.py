@@ -88,8 +88,8 @@ def client(make_client: MakeClient, ghost: Server) -> Client:
 
 def end_wait(sql: Sql, how: str) -> None:
     """Wait for a publisher that waits for the standby, and end its wait."""
-    eventually(lambda: sql.execute(WAITING.encode()).rowcount, "it waits")
-    sql.execute(f"select pg_{how}_backend(pid) from ({WAITING}) w".encode())
+    end = f"select pg_{how}_backend(pid) from ({WAITING}) w".encode()
+    eventually(lambda: sql.execute(end).rowcount, "it waits")
 
 
 def test_the_publisher_waits_for_the_standby(client: Client, sql: Sql) -> None:

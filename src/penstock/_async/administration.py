@@ -290,9 +290,17 @@ class AsyncAdministration(AsyncCallRunner):
         """Messages of a queue, 100 at a time. For the next page give the cursor of the last one as after."""
         return await self._run(calls.list_messages(queue_name, state, page_size, after))
 
-    async def get_message(self, queue_name: str, message_id: int) -> MessageDetails | None:
-        """All facts about a message; None if it is unknown or not kept any more."""
-        return await self._run(calls.get_message(queue_name, message_id))
+    async def get_message(
+        self, queue_name: str, message_id: int, *, most_payload_bytes: int | None = None
+    ) -> MessageDetails | None:
+        """All facts about a message; None if it is unknown or not kept any more.
+
+        most_payload_bytes: a larger JSON payload is left out, and of larger bytes the first ones come;
+        the field payload_bytes has the size. None: the payload is complete.
+        """
+        return await self._run(
+            calls.get_message(queue_name, message_id, most_payload_bytes=most_payload_bytes)
+        )
 
     async def get_result(self, queue_name: str, message_id: int) -> MessageResult | None:
         """The outcome of a message: its state, its result or errors; None if it is unknown or not kept.

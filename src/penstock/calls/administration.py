@@ -372,11 +372,20 @@ def list_messages(
     )
 
 
-def get_message(queue_name: str, message_id: int) -> Call[MessageDetails | None]:
+def get_message(
+    queue_name: str, message_id: int, *, most_payload_bytes: int | None
+) -> Call[MessageDetails | None]:
     def first(found: Sequence[Row]) -> MessageDetails | None:
         return rows.MESSAGE_DETAILS.read(found)[0] if found else None
 
-    return call("get_message", first, rows.MESSAGE_DETAILS.sql, queue_name=queue_name, message_id=message_id)
+    return call(
+        "get_message",
+        first,
+        rows.MESSAGE_DETAILS.sql,
+        queue_name=queue_name,
+        message_id=message_id,
+        most_payload_bytes=most_payload_bytes,
+    )
 
 
 def get_result(queue_name: str, message_id: int) -> Call[MessageResult | None]:

@@ -641,6 +641,18 @@ async def test_lists_and_details(client: AsyncClient, engine18: Engine) -> None:
         assert same(details, engine18.message("q", message_id))
         assert await client.explain_delivery("q", message_id) == engine18.explain("q", message_id)
     assert await client.get_message("q", 10**9) is None
+    large = await client.send("q", {"text": "x" * 100})
+    without = await client.get_message("q", large, most_payload_bytes=50)
+    assert without is not None
+    assert without.payload is None
+    assert without.payload_bytes is not None
+    assert without.payload_bytes > 100
+    as_bytes = await client.send("q", b"0123456789")
+    cut = await client.get_message("q", as_bytes, most_payload_bytes=4)
+    assert cut is not None
+    assert (cut.payload, cut.payload_bytes) == (b"0123", 10)
+    for message_id in (large, as_bytes):
+        assert await client.cancel_message("q", message_id)
     assert "unknown" in (await client.explain_delivery("q", 10**9)).lower()
     paged, after = [], None
     while page := await client.list_messages("q", page_size=2, after=after):

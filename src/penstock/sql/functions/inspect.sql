@@ -256,10 +256,9 @@ end
 $$;
 comment on function penstock.get_message is
     'Returns one message with its payload and error history. Returns no row if the message is unknown or no longer '
-    'kept. consumer is a fingerprint of the token of its last lease, the same as in list_workers(). An unreadable '
-    'value is replaced by an object with the field penstock_unreadable, which contains the error. '
-    'most_payload_bytes: a JSON payload of more bytes, as it is stored or as text, is left out, and of bytes the first '
-    'ones are returned; payload_bytes says how many it has.';
+    'kept. consumer is a fingerprint of the token of its last lease. An unreadable value is replaced by an object with '
+    'the field penstock_unreadable. most_payload_bytes: a longer JSON payload is left out, and a longer body is cut; '
+    'payload_bytes says how many bytes it has.';
 
 create or replace function penstock.get_result(queue_name text, message_id bigint) returns setof penstock.message_result
 language plpgsql volatile security definer
