@@ -250,7 +250,7 @@ def moved_clock(sql: Connection) -> Iterator[None]:
 
 def _live(sql: Connection, plan: Plan, found: Contents) -> None:
     """Let time pass up to now: messages are completed and fail, and samples are taken."""
-    each = max(1, plan.share(0.3) // max(1, plan.steps))
+    each = max(1, plan.share(0.36) // max(1, plan.steps))
     ago, step = plan.hours * 3600, EARLY_STEP
     ends = time.time()
     row = sql.execute("select array_agg(id order by id) from penstock.queues").fetchone()

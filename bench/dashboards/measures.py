@@ -24,7 +24,8 @@ from .viewers import lags, watching
 
 ONE_ERROR = "TimeoutError: no answer"
 OVERVIEW_EVENTS = "/events?all=1"
-SAMPLED_EVERY = 1.0
+SAMPLED_EVERY = 0.2
+DUE_EVERY = 10.0
 
 
 # Pages
@@ -133,14 +134,13 @@ class Watched:
     """Seconds, for each tick, until the last tab had it."""
 
     statements: float
-    """That pages and the reader ran, a second."""
+    """That ran once or more for each tab. The reader and the doctor run others, which are fewer."""
 
 
 def watched(served: Served, dsn: str, tabs: int, seconds: float) -> Watched:
     """So many tabs on the overview, each with its page loaded."""
     with everywhere(dsn), Browser(served.port) as browser, psycopg.connect(dsn, autocommit=True) as sql:
         counted = _statements(sql)
-        begun = time.monotonic()
         for _ in range(tabs):
             browser.get("/")
         tick = browser.get("/").body.partition(b"since=")[2].partition(b"&")[0].decode()
@@ -154,20 +154,21 @@ def watched(served: Served, dsn: str, tabs: int, seconds: float) -> Watched:
             received = [tab.received - had for tab, had in zip(crowd.tabs, before, strict=True)]
             memory = served.memory()
             time.sleep(1.0)  # a tick at the end is to arrive everywhere
-            statements = (_statements(sql) - counted) / (time.monotonic() - begun)
+            ran = {text: calls - counted.get(text, 0) for text, calls in _statements(sql).items()}
             found = lags(crowd.tabs, since, until)
+    statements = sum(calls for calls in ran.values() if calls >= tabs) / tabs
     most = max(received) / (until - since)
     return Watched(tabs, cpu, memory, most, tuple(found), statements)
 
 
-def _statements(sql: psycopg.Connection[tuple[int]]) -> int:
-    """How many statements were run as the role that pages read in."""
-    row = sql.execute(
-        "select coalesce(sum(calls), 0)::int8 from pg_stat_statements "
-        "where userid = 'penstock_viewer'::regrole"
-    ).fetchone()
-    assert row is not None
-    return int(row[0])
+def _statements(sql: psycopg.Connection[tuple[str, int]]) -> dict[str, int]:
+    """How often each statement was run as the role that pages read in."""
+    return dict(
+        sql.execute(
+            "select query, sum(calls)::int8 from pg_stat_statements "
+            "where userid = 'penstock_viewer'::regrole group by query"
+        ).fetchall()
+    )
 
 
 # Actions
@@ -252,15 +253,28 @@ def stopped(served: Served, tabs: int) -> float:
 # What sampling costs
 
 
-def throughput_lost(dsn: str, seconds: float, rounds: int) -> Ratio:
-    """Sends, claims and acks beside ten times as many samples as are due, against none at all."""
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Throughput beside many samples against throughput without, and how many there were in a second."""
+
+    ratio: Ratio
+    samples_per_second: float
+
+    @property
+    def part(self) -> float:
+        """What a sample in ten seconds takes."""
+        return (1 - self.ratio.middle) / (self.samples_per_second * DUE_EVERY)
+
+
+def throughput_lost(dsn: str, seconds: float, rounds: int) -> Lost:
+    """Sends, claims and acks beside many more samples than are due, against none at all."""
     # As if the last sample had been taken ten seconds earlier: so the next one is due.
     again = """with last as (
             update penstock.samples set at = at - interval '20 s', taken_at = taken_at - interval '10 s'
             where tick = (select max(tick) from penstock.samples)
         )
         select"""
-    with Pool(2) as pool:
+    with Pool(2) as pool, psycopg.connect(dsn, autocommit=True) as sql:
         stage = Stage(pool, dsn, 1000, 2)
         stage.keep_history(True)
         stage.fill("penstock")
@@ -274,5 +288,13 @@ def throughput_lost(dsn: str, seconds: float, rounds: int) -> Ratio:
                 return work()
 
         work()
+        before = _samples(sql)
         found = turns({"without": work, "beside": beside}, rounds)
-    return Ratio.of(found["beside"], found["without"])
+        number = _samples(sql) - before
+    return Lost(Ratio.of(found["beside"], found["without"]), number / (rounds * seconds))
+
+
+def _samples(sql: psycopg.Connection[tuple[int]]) -> int:
+    row = sql.execute("select max(tick) from penstock.samples").fetchone()
+    assert row is not None
+    return int(row[0])

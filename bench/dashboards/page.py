@@ -16,13 +16,19 @@ WORDS = {True: "met", False: "**missed**", None: "-"}
 
 
 def write(
-    page: Path, goals: Sequence[Goal], pages: Sequence[Sequence[str]], contents: Contents, version: str
+    page: Path,
+    goals: Sequence[Goal],
+    pages: Sequence[Sequence[str]],
+    *,
+    contents: Contents,
+    version: str,
+    load: str,
 ) -> None:
     """Put the tables between the marks of the page."""
     text = page.read_text("utf-8")
     about = (
         f"{os.cpu_count()} processors, PostgreSQL {version}, {report.count(contents.messages)} messages, "
-        f"a database of {contents.size / 1e9:.1f} GB."
+        f"a database of {contents.size / 1e9:.1f} GB; {load}."
     )
     page.write_text(written(text, about, goals, pages), "utf-8")
 
