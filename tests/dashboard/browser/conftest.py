@@ -76,7 +76,14 @@ class Tab:
         self.page.wait_for_selector("#live[data-state=on]")
 
     def is_wider_than_the_screen(self) -> bool:
-        return bool(self.page.evaluate("document.documentElement.scrollWidth > innerWidth"))
+        """Charts take their new width a frame or two after the screen has."""
+        return bool(
+            self.page.evaluate("""async () => {
+                const wide = () => document.documentElement.scrollWidth > innerWidth;
+                for (let frame = 0; wide() && frame < 60; frame++) await new Promise(requestAnimationFrame);
+                return wide();
+            }""")
+        )
 
 
 Open = Callable[..., Tab]
