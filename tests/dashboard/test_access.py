@@ -447,7 +447,7 @@ def test_odd_forms_are_no_failures(serve: Serve, queue: Client, path: str, body:
 
 
 def test_a_restricted_queue_is_hidden(serve: Serve, queue: Client, sql18: psycopg.Connection[Any]) -> None:
-    """Pages read as penstock_viewer, which has no right in it, whoever looks."""
+    """Pages read as penstock_viewer, which has no right in it, for every person."""
     queue.create_queue("q", max_delivery_attempts=1)
     queue.put_schedule(
         "hidden schedule",

@@ -287,7 +287,7 @@ def test_a_hostile_queue_can_be_used(
 
 
 def test_under_a_prefix(scene: Scene, open_tab: Open) -> None:
-    """Mounted in an app of somebody else. Each request outside the prefix is a fault of the tab."""
+    """Mounted in another app. Each request outside the prefix is a fault of the tab."""
     with mounted(scene.dsn, "/admin/our queues") as served:
         tab = open_tab(served)
         page = tab.go("/")

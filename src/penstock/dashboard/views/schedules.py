@@ -74,7 +74,7 @@ def _rhythm(definition: Any) -> str:
 
 
 async def _note_queue(act: Act, schedule: str) -> None:
-    """So that the audit shows the row to those who may see the queue."""
+    """So that the audit shows the row to viewers of the queue only."""
     queues = {each.name: each.queue_name for each in await act.tx.list_schedules()}
     if schedule in queues:
         act.detail["queue"] = queues[schedule]
