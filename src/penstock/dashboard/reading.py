@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from penstock._async.client import AsyncClient
 from penstock.models import QueueOverview, QueueSettings, QueueStatistics
 
-__all__ = ["QueueNow", "Reading", "Totals", "read"]
+__all__ = ["NO_HISTORY", "QueueNow", "Reading", "Totals", "read"]
 
 # The sparkline of the last hour: points, and seconds between them. Minutes are read from samples of ten
 # seconds, five minutes from a tier of their own: there may be many queues.
@@ -20,6 +20,9 @@ MANY_SPARKS = 12, 300
 # A sample is taken every ten seconds, and is there soon after.
 SAMPLE_SECONDS = 10.0
 SAMPLER_SECONDS = 1.5
+# As completed_since: nothing is completed after the year 9999. So the history, which may be long, is not
+# counted.
+NO_HISTORY = datetime.max.replace(tzinfo=UTC)
 # Rates of an older sample are not those of now.
 STALE_SECONDS = 90.0
 
@@ -101,8 +104,7 @@ async def read(client: AsyncClient, previous: Reading | None) -> Reading:
     now = await client.clock()
     settings = await client.list_queues()
     samples = await _samples(client, previous, now, len(settings))
-    # Nothing is completed after the year 9999: the history, which may be long, is not counted.
-    statistics = await client.get_queue_statistics(completed_since=datetime.max.replace(tzinfo=UTC))
+    statistics = await client.get_queue_statistics(completed_since=NO_HISTORY)
     by_name = {each.queue_name: each for each in statistics}
     queues = {
         each.name: _queue(each, by_name[each.name], samples.by_name.get(each.name), now)

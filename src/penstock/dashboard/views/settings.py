@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from penstock.dashboard import fields
 from penstock.dashboard.pages import Act, Done, Missing, View, action, page
 from penstock.dashboard.quotas import quotas
+from penstock.dashboard.reading import NO_HISTORY
 from penstock.errors import InvalidArgument
 from penstock.models import QueueSettings, QueueStatistics
 from penstock.wording import count
@@ -157,9 +157,7 @@ class SettingsPage:
 async def settings(view: View, queue: str) -> SettingsPage:
     """The settings of a queue; with values in the address, a preview of what they would change."""
     found = await _settings_of(view.client, queue)
-    # Nothing is completed after the year 9999: the history, which may be long, is not counted.
-    never = datetime.max.replace(tzinfo=UTC)
-    statistics = (await view.client.get_queue_statistics(queue, completed_since=never))[0]
+    statistics = (await view.client.get_queue_statistics(queue, completed_since=NO_HISTORY))[0]
     given = {name: value for name, value in view.query.items() if name in KINDS}
     fault, changed = None, dict[str, Any]()
     try:
